@@ -1,0 +1,216 @@
+package task
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Cancel stops it: steps that wait are cancelled at once, live attempts may finish within
+// the grace. All open steps must have been read. Repeats change nothing.
+func (e *Execution) Cancel(now time.Time, reason string) error {
+	switch e.d.State {
+	case ExecutionCanceling, ExecutionCanceled:
+		return nil
+	case ExecutionSucceeded, ExecutionFailed:
+		return e.refuse("cancel")
+	default:
+	}
+	e.d.State, e.d.CancelReason = ExecutionCanceling, reason
+	e.touch()
+	e.entry(Entry{
+		Milestone: e.milestone("cancel_requested"), Stage: StageControl, Component: "producer",
+		Title: "Cancel requested", At: now, Details: reasonDetails(reason),
+	})
+	if !e.d.Stopping {
+		e.stop(now)
+	}
+	if err := e.cancelUnleased(now); err != nil {
+		return err
+	}
+	e.frontier = Frontier{}
+	e.closeIfEnded(now)
+	return nil
+}
+
+// Terminate ends it CANCELED at once; live attempts are LOST. All open steps must have been
+// read, and the leases of the live ones deleted.
+func (e *Execution) Terminate(now time.Time, reason string) error {
+	if e.d.State.Terminal() {
+		return e.refuse("terminate")
+	}
+	if e.d.State != ExecutionCanceling {
+		e.d.State, e.d.CancelReason = ExecutionCanceling, reason
+	}
+	e.d.Stopping = true
+	e.entry(Entry{
+		Milestone: e.milestone("terminate_requested"), Stage: StageControl, Component: "operator",
+		Title: "Terminate requested", At: now, Details: reasonDetails(reason),
+	})
+	for _, s := range e.ordered() {
+		if s.attempt == nil {
+			continue
+		}
+		if err := e.LoseLease(now, s.d.ID, EndRevoked, 0); err != nil {
+			return err
+		}
+	}
+	if err := e.cancelUnleased(now); err != nil {
+		return err
+	}
+	e.frontier = Frontier{}
+	e.closeIfEnded(now)
+	return nil
+}
+
+// ExceedDeadline ends it because its deadline has come: live attempts TIMED_OUT, their steps
+// and the waiting ones FAILED, blocked ones SKIPPED, the execution FAILED; while CANCELING it
+// ends CANCELED instead. All open steps must have been read, and the leases of the live ones
+// deleted.
+func (e *Execution) ExceedDeadline(now time.Time) error {
+	if e.d.State.Terminal() || e.d.Deadline == nil || now.Before(*e.d.Deadline) {
+		return e.refuse("exceed deadline")
+	}
+	canceling := e.d.State == ExecutionCanceling
+	if !canceling && e.d.Failure == nil {
+		e.d.Failure = &Failure{Type: StoppedDeadline, Message: "the execution's deadline came before its last step ended"}
+	}
+	e.ending = true
+	for _, s := range e.ordered() {
+		if err := e.deadlineEndsStep(now, s); err != nil {
+			return err
+		}
+	}
+	e.frontier = Frontier{}
+	e.closeIfEnded(now)
+	return nil
+}
+
+func (e *Execution) deadlineEndsStep(now time.Time, s *Step) error {
+	switch s.d.State {
+	case StepRunning:
+		a := s.attempt
+		if err := a.TimeOut(now, EndExecutionDeadline); err != nil {
+			return err
+		}
+		previous := s.d.Failure
+		if err := e.attemptEnded(now, s, a, &Outcome{}, 0); err != nil {
+			return err
+		}
+		if previous != nil { // the last real error stays readable
+			s.d.Failure = previous
+		}
+	case StepReady:
+		e.dropRequest(s)
+		if err := s.timeOut(StoppedDeadline); err != nil {
+			return err
+		}
+		e.stepClosed(now, s)
+	case StepBlocked:
+		if err := s.skip(); err != nil {
+			return err
+		}
+		e.stepClosed(now, s)
+	default:
+	}
+	return nil
+}
+
+// TimerKind is what a timer is for.
+type TimerKind string
+
+// The kinds of timers. A timer is a hint: when it fires, the rule is looked at anew.
+const (
+	TimerStart           TimerKind = "START"
+	TimerDeadline        TimerKind = "DEADLINE"
+	TimerScheduleToStart TimerKind = "SCHEDULE_TO_START"
+	TimerScheduleToClose TimerKind = "SCHEDULE_TO_CLOSE"
+)
+
+// Timer says when a rule of time has to be looked at.
+type Timer struct {
+	Kind   TimerKind
+	StepID *uuid.UUID // of step timers
+	At     time.Time
+}
+
+// FireStepTimer fails a step that has waited too long. due is when its attempt became due.
+// A timer that no longer applies changes nothing.
+func (e *Execution) FireStepTimer(now time.Time, kind TimerKind, stepID uuid.UUID, due time.Time) error {
+	s := e.steps[stepID]
+	if e.d.State.Terminal() || s.d.State != StepReady {
+		return nil
+	}
+	var because string
+	switch kind {
+	case TimerScheduleToClose:
+		if s.closesBefore(now) {
+			because = StoppedScheduleToClose
+		}
+	case TimerScheduleToStart:
+		if s.d.ScheduleToStart > 0 && !now.Before(due.Add(s.d.ScheduleToStart)) {
+			because = StoppedScheduleToStart
+		}
+	}
+	if because == "" {
+		return nil
+	}
+	e.dropRequest(s)
+	if err := s.timeOut(because); err != nil {
+		return err
+	}
+	e.stepClosed(now, s)
+	return nil
+}
+
+// Reopen opens the next round of a FAILED or CANCELED execution. waiting has the steps to
+// open anew, each with the number of its parents that have not succeeded.
+func (e *Execution) Reopen(now time.Time, reason string, waiting map[uuid.UUID]int) error {
+	if e.d.State != ExecutionFailed && e.d.State != ExecutionCanceled {
+		return e.refuse("reopen")
+	}
+	e.keepEndEntry()
+	d := &e.d
+	d.State, d.Round = ExecutionQueued, d.Round+1
+	d.Stopping, d.CancelDeadline, d.CancelReason, d.Failure = false, nil, "", nil
+	d.StartedAt, d.EndedAt, d.DueAt = nil, nil, now
+	e.setDeadline(now)
+	e.touch()
+	e.entry(Entry{
+		Milestone: e.milestone("reopened"), Stage: StageControl, Component: "producer",
+		Title: "Retry requested", At: now, Details: reasonDetails(reason),
+	})
+	e.event(EventExecutionReopened, now, nil, nil)
+	for _, s := range e.ordered() {
+		parents, named := waiting[s.d.ID]
+		if !named {
+			continue
+		}
+		if err := s.reopen(now, parents); err != nil {
+			return err
+		}
+		d.OpenSteps++
+		d.UnsuccessfulSteps--
+		e.dirtyStep(s)
+		if s.d.State == StepReady {
+			e.request(s, *s.d.OpenedAt)
+		}
+	}
+	return nil
+}
+
+// keepEndEntry writes down the end of the round that is over: it was derived from the row.
+func (e *Execution) keepEndEntry() {
+	e.changes.Entries = append(e.changes.Entries, Entry{
+		Sequence: e.d.EndEntry, Milestone: e.milestone("ended"), Stage: StageExecution, Component: "scheduler",
+		Title: "Execution " + string(e.d.State), At: *e.d.EndedAt,
+	})
+	e.d.EndEntry = 0
+}
+
+func reasonDetails(reason string) map[string]string {
+	if reason == "" {
+		return nil
+	}
+	return map[string]string{"reason": reason}
+}
