@@ -1,0 +1,140 @@
+-- name: DrawLeaseVersions :many
+-- The clock and the fencing tokens of a dispatch, drawn after its last lock: timeline of the
+-- WAL in the high bits, so that no promotion of a standby repeats one. Takes no lock, reads no index.
+SELECT clock_timestamp()::timestamptz AS at,
+    ((('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint << 40) | nextval('lease_versions'))::bigint AS lease_version
+FROM generate_series(1, @n::integer);
+
+-- name: DrawLeaseVersionsOfEpoch :many
+-- As DrawLeaseVersions, where pg_walfile_name is missing: a setting stands for the timeline.
+-- Takes no lock, reads no index.
+SELECT clock_timestamp()::timestamptz AS at, ((@epoch::bigint << 40) | nextval('lease_versions'))::bigint AS lease_version
+FROM generate_series(1, @n::integer);
+
+-- name: InsertLeases :exec
+-- Grants. Locks the new rows; the unique index on step_id holds that a step has one live lease.
+INSERT INTO leases (attempt_id, step_id, execution_id, worker_id, session_id, claim_id, request_id, lease_version, expires_at, cap_at, duration)
+SELECT unnest(@attempt_ids::uuid[]), unnest(@step_ids::uuid[]), unnest(@execution_ids::uuid[]), unnest(@worker_ids::uuid[]),
+    unnest(@session_ids::uuid[]), unnest(@claim_ids::uuid[]), unnest(@request_ids::text[]), unnest(@lease_versions::bigint[]),
+    unnest(@expires_ats::timestamptz[]), unnest(@cap_ats::timestamptz[]), unnest(@durations::interval[]);
+
+-- name: LockLeases :many
+-- Locks leases FOR UPDATE in order of id, leaving out those that another holds: a frozen
+-- replica in the middle of a renewal delays nobody else's. Primary key.
+SELECT attempt_id, lease_version FROM leases WHERE attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY attempt_id FOR UPDATE SKIP LOCKED;
+
+-- name: LiveLeases :many
+-- Which attempts are live. Takes no lock; primary key.
+SELECT attempt_id FROM leases WHERE attempt_id = ANY(@attempt_ids::uuid[]);
+
+-- name: DeleteLeases :many
+-- Ends leases: the row is the authority, and only its own version ends it. Locks and deletes
+-- the rows; primary key.
+DELETE FROM leases l
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version) u
+WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
+RETURNING l.attempt_id, l.expires_at;
+
+-- name: DeleteExpiredLeases :many
+-- Ends leases that are over, by this very statement's look: one that was renewed meanwhile
+-- stays. Locks and deletes the rows; primary key.
+DELETE FROM leases l
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version) u
+WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.expires_at <= now()
+RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
+    COALESCE((SELECT w.session_id = l.session_id FROM workers w WHERE w.id = l.worker_id), false)::boolean AS session_current;
+
+-- name: DeleteUndeliveredLeases :many
+-- Hands back grants that provably reached nobody: same version, same delivery, never renewed.
+-- Locks and deletes the rows; primary key.
+DELETE FROM leases l
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
+        unnest(@deliveries::integer[]) AS delivery) u
+WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.delivery = u.delivery AND NOT l.renewed
+RETURNING l.attempt_id;
+
+-- name: ExpiredLeases :many
+-- Candidates of the sweeper, of executions that come after one. Takes no lock: what is over is
+-- decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
+SELECT attempt_id, execution_id, lease_version FROM leases
+WHERE expires_at <= now() AND execution_id > @after::uuid
+ORDER BY execution_id, attempt_id LIMIT @batch::integer;
+
+-- name: NextLeaseEnd :one
+-- When the next lease is over. Takes no lock; scans the table, which is small.
+SELECT (min(expires_at) - now())::interval AS remaining FROM leases;
+
+-- name: RenewLeases :many
+-- Renews leases locked before. Never shortens and never passes a deadline; only the session
+-- that is still its worker's renews. Primary key; HOT, for no index holds what changes.
+UPDATE leases l SET expires_at = LEAST(l.cap_at, l.cancel_at, GREATEST(l.expires_at, now() + u.duration)), duration = u.duration, renewed = true
+FROM (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
+        unnest(@session_ids::uuid[]) AS session_id, unnest(@durations::interval[]) AS duration) u,
+    workers w, executions e
+WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.session_id = u.session_id
+  AND w.id = l.worker_id AND w.session_id = l.session_id AND e.id = l.execution_id
+RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining, e.stopping, l.cancel_at,
+    (l.cancel_at - now())::interval AS cancel_remaining, w.draining;
+
+-- name: StopLeases :exec
+-- Gives the live leases of stopped executions the end of the grace. The rows were locked
+-- before; primary key.
+UPDATE leases l SET cancel_at = u.cancel_at, expires_at = LEAST(l.expires_at, u.cancel_at)
+FROM (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@cancel_ats::timestamptz[]) AS cancel_at) u
+WHERE l.attempt_id = u.attempt_id;
+
+-- name: LockLeasesWaiting :many
+-- As LockLeases, but waits (lock_timeout bounds it). Locks FOR UPDATE in order of id; primary key.
+SELECT attempt_id, lease_version FROM leases WHERE attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY attempt_id FOR UPDATE;
+
+-- name: CountLeases :many
+-- How many leases workers hold. Takes no lock (the workers' rows are locked where it decides);
+-- index leases_worker.
+SELECT worker_id, count(*)::integer AS live FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) GROUP BY worker_id;
+
+-- name: LeasesOfWorkers :many
+-- Every lease of workers. Takes no lock; index leases_worker.
+SELECT attempt_id, execution_id, step_id, lease_version FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) ORDER BY execution_id, attempt_id;
+
+-- name: LeasesOfRequests :many
+-- The live leases that bear polls' request ids. Takes no lock; index leases_worker.
+SELECT l.attempt_id, l.worker_id, l.request_id FROM leases l
+JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@request_ids::text[]) AS request_id) u
+  ON l.worker_id = u.worker_id AND l.request_id = u.request_id;
+
+-- name: RaiseDeliveries :many
+-- A replay of grants: from now on only this delivery can hand them back. Locks the rows in
+-- order of id, leaving out those that another holds; primary key.
+UPDATE leases l SET delivery = l.delivery + 1
+WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE SKIP LOCKED)
+RETURNING l.attempt_id;
+
+-- name: AnsweredRequests :many
+-- Which polls were answered with grants before. Takes no lock; primary key (worker_id, request_id).
+SELECT r.worker_id, r.request_id FROM lease_requests r
+JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@request_ids::text[]) AS request_id) u
+  ON r.worker_id = u.worker_id AND r.request_id = u.request_id;
+
+-- name: InsertAnsweredRequests :exec
+-- Remembers polls that are answered with grants, under their workers' locks. Locks the new
+-- rows; primary key (worker_id, request_id).
+INSERT INTO lease_requests (worker_id, request_id, answered_at)
+SELECT unnest(@worker_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
+
+-- name: DeleteOldAnsweredRequests :execrows
+-- Forgets polls that are older than a day, some at a time. Locks and deletes the rows; index lease_requests_age.
+DELETE FROM lease_requests WHERE (worker_id, request_id) IN (
+    SELECT r.worker_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+    ORDER BY r.answered_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
+
+-- name: CreditLeases :exec
+-- After an outage of the service: every lease that was not over at the last sweep lasts
+-- anew, at most its duration, within its deadlines. The rows were locked before. Scans the table.
+UPDATE leases l SET
+    cancel_at = l.cancel_at + @gap::interval,
+    expires_at = LEAST(l.cap_at, l.cancel_at + @gap::interval, GREATEST(l.expires_at, now() + LEAST(@gap::interval, l.duration)))
+WHERE l.expires_at > @swept_at::timestamptz;
+
+-- name: LockAllLeases :many
+-- Locks every lease FOR UPDATE in order of id, for a credit. Scans the table, which is small.
+SELECT attempt_id FROM leases ORDER BY attempt_id FOR UPDATE;

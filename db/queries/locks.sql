@@ -1,0 +1,10 @@
+-- name: TryDispatchLocks :many
+-- Which (step, attempt number) are ours to dispatch in this transaction. Takes advisory locks,
+-- in order of key, that end with the transaction; reads no index.
+SELECT k.key::bigint AS key, pg_try_advisory_xact_lock(k.key) AS locked
+FROM (SELECT unnest(@keys::bigint[]) AS key ORDER BY 1) k;
+
+-- name: WriteWAL :exec
+-- Makes the transaction's commit one that has to be replicated, where replication is
+-- synchronous. Takes no lock, reads no index.
+SELECT pg_logical_emit_message(true, 'leasehold', '');

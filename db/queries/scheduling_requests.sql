@@ -1,0 +1,100 @@
+-- name: InsertRequests :exec
+-- Asks for next attempts. The step gives what never changes. Locks the new rows; primary keys
+-- of both. One that is there already stays: a dispatcher that holds it looks at the step anew.
+INSERT INTO scheduling_requests (step_id, attempt_number, execution_id, capability_id, node, priority, available_at, answer_bytes)
+SELECT s.id, u.attempt_number, s.execution_id, s.capability_id, s.node, s.priority, u.available_at, u.answer_bytes
+FROM (SELECT unnest(@step_ids::uuid[]) AS step_id, unnest(@attempt_numbers::integer[]) AS attempt_number,
+        unnest(@available_ats::timestamptz[]) AS available_at, unnest(@answer_bytes::integer[]) AS answer_bytes) u
+JOIN steps s ON s.id = u.step_id
+ON CONFLICT (step_id, attempt_number) DO NOTHING;
+
+-- name: DropRequests :execrows
+-- Takes back the requests of steps; one in a dispatcher's hands is dropped there. Locks and
+-- deletes the rows, leaving out locked ones; primary key.
+DELETE FROM scheduling_requests r WHERE (r.step_id, r.attempt_number) IN (
+    SELECT k.step_id, k.attempt_number FROM scheduling_requests k WHERE k.step_id = ANY(@step_ids::uuid[])
+    ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED);
+
+-- name: LockClaimedRequests :many
+-- The requests that are still ours. Locks FOR UPDATE in order of id, leaving out those that
+-- another holds; primary key.
+SELECT step_id, attempt_number, execution_id, capability_id FROM scheduling_requests
+WHERE step_id = ANY(@step_ids::uuid[]) AND claim_id = @claim_id::uuid AND claim_expires_at > now()
+ORDER BY step_id, attempt_number FOR UPDATE SKIP LOCKED;
+
+-- name: DeleteRequests :execrows
+-- Requests that were dispatched, or that nothing needs any more; locked before. Primary key.
+DELETE FROM scheduling_requests r
+USING (SELECT unnest(@step_ids::uuid[]) AS step_id, unnest(@attempt_numbers::integer[]) AS attempt_number) u
+WHERE r.step_id = u.step_id AND r.attempt_number = u.attempt_number;
+
+-- name: FreeRequests :execrows
+-- Gives back what was claimed and not placed. Locks the rows in order, leaving out locked
+-- ones; primary key; HOT, for no index holds the claim.
+UPDATE scheduling_requests r SET claim_id = NULL, claim_expires_at = NULL
+WHERE r.claim_id = @claim_id::uuid AND (r.step_id, r.attempt_number) IN (
+    SELECT k.step_id, k.attempt_number FROM scheduling_requests k WHERE k.step_id = ANY(@step_ids::uuid[])
+    ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED);
+
+-- name: ClaimRequests :many
+-- Claims what the parked pollers can run, one group per (capability, node): per group its
+-- priorities one by one from the highest (a loose walk over the index), of each the oldest
+-- due; then merged by priority and due time before the limit. What a group cannot run is in
+-- no range that is read. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
+-- equality on all columns before the order.
+WITH RECURSIVE wanted AS (
+    SELECT c.id AS capability_id, u.node, u.room
+    FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
+            unnest(@nodes::text[]) AS node, unnest(@rooms::integer[]) AS room) u
+    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+), levels AS (
+    SELECT w.capability_id, w.node, w.room,
+        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
+         ORDER BY r.priority DESC LIMIT 1) AS priority
+    FROM wanted w
+    UNION ALL
+    SELECT l.capability_id, l.node, l.room,
+        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
+         ORDER BY r.priority DESC LIMIT 1)
+    FROM levels l WHERE l.priority IS NOT NULL
+), picked AS (
+    SELECT q.step_id, q.attempt_number, q.priority, q.available_at
+    FROM (SELECT lv.capability_id, lv.node, lv.room, lv.priority FROM levels lv WHERE lv.priority IS NOT NULL
+          ORDER BY lv.priority DESC) l
+    CROSS JOIN LATERAL (
+        SELECT r.step_id, r.attempt_number, r.priority, r.available_at FROM scheduling_requests r
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
+          AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+        ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
+    ORDER BY q.priority DESC, q.available_at LIMIT @batch::integer
+)
+UPDATE scheduling_requests s SET claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
+FROM picked p, capabilities c
+WHERE s.step_id = p.step_id AND s.attempt_number = p.attempt_number AND c.id = s.capability_id
+RETURNING s.step_id, s.attempt_number, s.execution_id, c.namespace, c.name AS capability, s.node, s.priority, s.available_at, s.answer_bytes;
+
+-- name: NextRequestDue :one
+-- How long until something is due that the parked pollers can run; NULL when nothing waits.
+-- Claimed ones count from the end of the claim. Takes no lock; index scheduling_requests_claim.
+WITH RECURSIVE wanted AS (
+    SELECT c.id AS capability_id, u.node
+    FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability, unnest(@nodes::text[]) AS node) u
+    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+), levels AS (
+    SELECT w.capability_id, w.node,
+        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
+         ORDER BY r.priority DESC LIMIT 1) AS priority
+    FROM wanted w
+    UNION ALL
+    SELECT l.capability_id, l.node,
+        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
+         ORDER BY r.priority DESC LIMIT 1)
+    FROM levels l WHERE l.priority IS NOT NULL
+)
+SELECT (min(q.available_at) - now())::interval AS remaining
+FROM levels l
+CROSS JOIN LATERAL (
+    SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
+    WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+    ORDER BY r.available_at, r.step_id LIMIT 1) q
+WHERE l.priority IS NOT NULL;

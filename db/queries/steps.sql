@@ -1,0 +1,77 @@
+-- name: InsertSteps :exec
+-- The steps of new executions. Locks the new rows; primary key and (execution_id, ordinal).
+INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
+    start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
+SELECT unnest(@ids::uuid[]), unnest(@execution_ids::uuid[]), unnest(@ordinals::integer[]), unnest(@names::text[]),
+    unnest(@capability_ids::integer[]), unnest(@nodes::text[]), unnest(@priorities::smallint[]), unnest(@states::text[]),
+    unnest(@retry_policies::jsonb[]), unnest(@schedule_to_starts::interval[]), unnest(@start_to_closes::interval[]),
+    unnest(@schedule_to_closes::interval[]), unnest(@start_delays::interval[]), unnest(@has_children::boolean[]),
+    unnest(@waiting_parents::integer[]), unnest(@opened_ats::timestamptz[]), unnest(@input_bytes::integer[]);
+
+-- name: StepsByID :many
+-- Steps with their live attempt, if any: the next number's row exists exactly while it is
+-- live. Read under the execution's lock, takes none; primary keys of steps and (step_id, number).
+SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
+    s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
+    s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
+    s.parent_bytes, s.output_bytes,
+    a.id AS attempt_id, a.number, a.round, a.state AS attempt_state, a.worker_id, a.session_id, a.worker_name,
+    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry, a.checkpoint_bytes
+FROM steps s
+JOIN capabilities c ON c.id = s.capability_id
+LEFT JOIN attempts a ON a.step_id = s.id AND a.number = s.attempts_ended + 1
+WHERE s.id = ANY(@ids::uuid[]);
+
+-- name: OpenStepIDs :many
+-- The steps of executions that are not terminal. Read under the execution's lock, takes none;
+-- index (execution_id, ordinal).
+SELECT id FROM steps WHERE execution_id = ANY(@execution_ids::uuid[]) AND state IN ('BLOCKED', 'READY');
+
+-- name: ChildEdges :many
+-- The children of steps. Read under the execution's lock, takes none; index step_edges_children.
+SELECT parent_id, child_id FROM step_edges WHERE parent_id = ANY(@parents::uuid[]);
+
+-- name: BlockedDescendants :many
+-- Everything below steps that is still blocked. Read under the execution's lock, takes none;
+-- index step_edges_children.
+WITH RECURSIVE below AS (
+    SELECT e.child_id AS id FROM step_edges e WHERE e.parent_id = ANY(@parents::uuid[])
+    UNION
+    SELECT e.child_id FROM below b JOIN step_edges e ON e.parent_id = b.id
+)
+SELECT s.id, s.execution_id FROM below b JOIN steps s ON s.id = b.id WHERE s.state = 'BLOCKED';
+
+-- name: UpdateSteps :execrows
+-- Writes what the domain decided. Changed under the execution's lock only, and locks the rows;
+-- a terminal step is not overwritten but by a new round. Primary key; HOT, no index holds what changes.
+UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
+    counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
+    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@waiting_parents::integer[]) AS waiting_parents,
+        unnest(@opened_ats::timestamptz[]) AS opened_at, unnest(@attempts_ended::integer[]) AS attempts_ended,
+        unnest(@counted::integer[]) AS counted, unnest(@failures::integer[]) AS failures,
+        unnest(@lost_in_row::integer[]) AS lost_in_row, unnest(@released_in_row::integer[]) AS released_in_row,
+        unnest(@last_failures::jsonb[]) AS failure, unnest(@stopped_because::text[]) AS stopped_because,
+        unnest(@parent_bytes::integer[]) AS parent_bytes, unnest(@output_bytes::integer[]) AS output_bytes) u
+WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'));
+
+-- name: InsertEdges :exec
+-- The edges of new executions. Locks the new rows; primary key and step_edges_children.
+INSERT INTO step_edges (child_id, parent_id) SELECT unnest(@children::uuid[]), unnest(@parents::uuid[]);
+
+-- name: ListSteps :many
+-- A page of an execution's steps in the order of declaration. Takes no lock; index
+-- (execution_id, ordinal).
+SELECT s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted, s.failure,
+    s.stopped_because, r.available_at AS next_due
+FROM steps s
+JOIN capabilities c ON c.id = s.capability_id
+LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
+WHERE s.execution_id = @execution_id AND s.ordinal > @after::integer
+  AND (cardinality(@names::text[]) = 0 OR s.name = ANY(@names::text[]))
+ORDER BY s.ordinal LIMIT @page_size::integer;
+
+-- name: ListParents :many
+-- The names of steps' parents. Takes no lock; primary keys of step_edges and steps.
+SELECT e.child_id, p.name FROM step_edges e JOIN steps p ON p.id = e.parent_id
+WHERE e.child_id = ANY(@step_ids::uuid[]) ORDER BY e.child_id, p.ordinal;

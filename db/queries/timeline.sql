@@ -1,0 +1,18 @@
+-- name: InsertEntries :exec
+-- Entries that stand in no other row. Locks the new rows; primary key and (execution_id, milestone).
+INSERT INTO timeline_entries (execution_id, sequence, milestone, stage, component, title, step_name, attempt_number, lease_version, worker_id, at, details)
+SELECT unnest(@execution_ids::uuid[]), unnest(@sequences::bigint[]), unnest(@milestones::text[]), unnest(@stages::text[]),
+    unnest(@components::text[]), unnest(@titles::text[]), unnest(@step_names::text[]), unnest(@attempt_numbers::integer[]),
+    unnest(@lease_versions::bigint[]), NULLIF(unnest(@worker_ids::uuid[]), '00000000-0000-0000-0000-000000000000'::uuid),
+    unnest(@ats::timestamptz[]), unnest(@details::jsonb[]);
+
+-- name: CountEntry :execrows
+-- Counts a milestone that is there already. Locks the row, under the execution's lock; unique
+-- index (execution_id, milestone).
+UPDATE timeline_entries SET count = count + 1 WHERE execution_id = @execution_id AND milestone = @milestone;
+
+-- name: ListTimeline :many
+-- A page of what happened, in order. Takes no lock; primary keys, and (execution_id, ordinal) of
+-- steps for what is derived.
+SELECT sequence, milestone, stage, component, title, step_name, attempt_number, lease_version, worker_id, at, count, details
+FROM timeline WHERE execution_id = @execution_id AND sequence > @after::bigint ORDER BY sequence LIMIT @page_size::integer;
