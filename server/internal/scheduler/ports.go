@@ -1,0 +1,195 @@
+package scheduler
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// NewExecution is an execution to accept, with ids made before the first try.
+type NewExecution struct {
+	Spec *task.ExecutionSpec
+	IDs  task.IDs
+	Hash []byte
+}
+
+// EnqueueStore accepts executions.
+type EnqueueStore interface {
+	// Enqueue accepts a batch in one transaction; each item has its own result. With
+	// allOrNothing the first refusal is the error and nothing is stored.
+	Enqueue(ctx context.Context, batch []NewExecution, allOrNothing bool) ([]Result[Enqueued], error)
+}
+
+// LeaseStore keeps and ends attempts. An item whose rows another transaction holds is
+// answered ErrBusy and changes nothing; with wait set the item's lock is waited for.
+type LeaseStore interface {
+	Renew(ctx context.Context, batch []Renewal, wait bool) ([]Result[Renewed], error)
+	Report(ctx context.Context, batch []Report, wait bool) ([]Result[Reported], error)
+}
+
+// DispatchStore grants attempts.
+type DispatchStore interface {
+	// NextDue is how long until something is due for any of the groups; ok is false when
+	// nothing waits.
+	NextDue(ctx context.Context, groups []Group) (wait time.Duration, ok bool, err error)
+	// Claim counts the workers' free slots, then claims what polls with free slots can take.
+	Claim(ctx context.Context, c ClaimCommand) (Claimed, error)
+	// Free gives claimed requests back.
+	Free(ctx context.Context, claim uuid.UUID, steps []uuid.UUID) error
+	// Dispatch makes attempts and leases of assignments whose every condition still holds.
+	Dispatch(ctx context.Context, d DispatchCommand) (Dispatched, error)
+	// Contents reads what workers get with live leases.
+	Contents(ctx context.Context, attempts []uuid.UUID) ([]LeaseView, error)
+}
+
+// DeliveryStore is what delivering grants needs.
+type DeliveryStore interface {
+	// Lookup tells how workers and sessions stand, and which live leases bear the polls'
+	// request ids or whether those were answered before.
+	Lookup(ctx context.Context, keys []PollKey) ([]PollState, error)
+	// Replay raises the delivery of live leases and returns them.
+	Replay(ctx context.Context, attempts []uuid.UUID) ([]LeaseView, error)
+	// Return hands back grants that reached nobody.
+	Return(ctx context.Context, grants []Undelivered, wait bool) error
+	// Touch writes signs of life, and tells the current session of each worker.
+	Touch(ctx context.Context, workers []uuid.UUID) (map[uuid.UUID]WorkerState, error)
+}
+
+// SessionStore opens and ends workers' sessions.
+type SessionStore interface {
+	Register(ctx context.Context, r Registration, workerID, sessionID uuid.UUID) (Session, error)
+	Drain(ctx context.Context, workerID, sessionID uuid.UUID) (liveLeases int, err error)
+	Deregister(ctx context.Context, workerID, sessionID uuid.UUID, force bool) (endedLeases int, err error)
+}
+
+// ControlStore changes whole executions.
+type ControlStore interface {
+	Cancel(ctx context.Context, execution uuid.UUID, reason string) (*ExecutionView, error)
+}
+
+// QueryStore reads.
+type QueryStore interface {
+	GetExecution(ctx context.Context, q ExecutionQuery) (view *ExecutionView, more bool, err error)
+	ListExecutions(ctx context.Context, q ListQuery) ([]ExecutionView, error)
+	ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]EntryView, error)
+	StepInputs(ctx context.Context, q InputsQuery) (Inputs, error)
+}
+
+// SweepStore ends what is over.
+type SweepStore interface {
+	// BeginSweep takes the right to sweep and gives credit after an outage; mine is false
+	// when another replica has it, or swept just now.
+	BeginSweep(ctx context.Context, interval time.Duration) (mine bool, err error)
+	// ExpireLeases ends leases that are over, of at most 200 attempts of executions after
+	// one; those of executions in wait are waited for.
+	ExpireLeases(ctx context.Context, b SweepBatch) (Swept, error)
+	// FireTimers looks at rules of time whose timer is due, of at most 200 executions.
+	FireTimers(ctx context.Context, b SweepBatch) (Swept, error)
+	// Tidy forgets what is too old to matter, some at a time.
+	Tidy(ctx context.Context) error
+	// NextSweep is how long until a lease or timer is over; ok is false when none is there.
+	NextSweep(ctx context.Context) (wait time.Duration, ok bool, err error)
+}
+
+// SweepBatch is a part of a sweep.
+type SweepBatch struct {
+	After   uuid.UUID   // candidates of executions after this one
+	Skipped []uuid.UUID // executions that were locked in this sweep
+	Wait    []uuid.UUID // executions that were missed too often: one of them is waited for
+}
+
+// Swept is what a part of a sweep did.
+type Swept struct {
+	Last   uuid.UUID   // the last execution that was looked at
+	Done   int         // attempts ended, or timers fired
+	Missed []uuid.UUID // executions that another transaction held
+	More   bool
+}
+
+// Group is what some parked poll can serve.
+type Group struct {
+	Namespace  string
+	Capability string
+	Node       string // empty: steps that are pinned to none
+	Room       int    // leases wanted of it, at most
+}
+
+// ClaimCommand asks for work for parked polls.
+type ClaimCommand struct {
+	ClaimID uuid.UUID
+	Offers  []task.Offer
+	Limit   int
+	Expires time.Duration
+}
+
+// Claimed is what a claim got: requests in the order of urgency, and the free slots that
+// were counted in the same transaction.
+type Claimed struct {
+	Requests []task.Waiting
+	Free     map[uuid.UUID]int
+}
+
+// DispatchItem is one assignment.
+type DispatchItem struct {
+	StepID    uuid.UUID
+	Number    int
+	AttemptID uuid.UUID // made before the first try
+	WorkerID  uuid.UUID
+	SessionID uuid.UUID
+	RequestID string
+	Duration  time.Duration
+}
+
+// DispatchCommand is the assignments of a round.
+type DispatchCommand struct {
+	ClaimID uuid.UUID
+	Items   []DispatchItem
+}
+
+// Dispatched is what came of a dispatch.
+type Dispatched struct {
+	Granted  map[uuid.UUID]bool // by attempt id
+	Answered []PollKey          // polls whose request id was answered before: they get no further grant
+	Dropped  int                // requests that nothing needs any more
+}
+
+// PollKey names a poll.
+type PollKey struct {
+	WorkerID  uuid.UUID
+	SessionID uuid.UUID
+	RequestID string
+}
+
+// WorkerState is a worker as committed.
+type WorkerState struct {
+	SessionID    uuid.UUID // zero: none
+	Namespace    string
+	Node         string
+	Slots        int
+	Capabilities []string
+	Draining     bool
+}
+
+// PollState is how a poll stands.
+type PollState struct {
+	Worker   WorkerState
+	Err      error       // *NotFoundError or *RefusedError: the session cannot poll
+	Answered bool        // the request id was answered with grants before
+	Live     []uuid.UUID // live attempts that bear the request id
+}
+
+// Undelivered is a grant that reached nobody.
+type Undelivered struct {
+	AttemptID    uuid.UUID
+	LeaseVersion int64
+	Delivery     int
+}
+
+// Result is one item's answer in a batch.
+type Result[T any] struct {
+	Value T
+	Err   error
+}

@@ -1,0 +1,90 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// ExecutionView is an execution as read. Remaining durations are counted from Now.
+type ExecutionView struct {
+	task.ExecutionData
+	IdempotencyKey string
+	Priority       int
+	Labels         map[string]string
+	Steps          []StepView
+	Now            time.Time // PostgreSQL's, when it was read
+}
+
+// StepView is a step as read.
+type StepView struct {
+	ID             uuid.UUID
+	Ordinal        int
+	Name           string
+	Capability     string
+	Node           string
+	Priority       int
+	State          task.StepState
+	DependsOn      []string
+	Attempts       []AttemptView // oldest first, at most the last 100
+	AttemptCount   int
+	Counted        int
+	NextDue        *time.Time
+	Failure        *task.Failure
+	StoppedBecause string
+	Input, Output  *task.Payload // when asked for
+}
+
+// AttemptView is an attempt as read.
+type AttemptView struct {
+	ID              uuid.UUID
+	Number          int
+	Round           int
+	State           task.AttemptState
+	Reason          string
+	WorkerID        uuid.UUID
+	WorkerName      string
+	Node            string
+	LeaseVersion    int64
+	LeasedAt        time.Time
+	ExpiresAt       *time.Time // while it is live
+	EndedAt         *time.Time
+	Failure         *task.Failure
+	Progress        *float64
+	ProgressMessage string
+}
+
+// EntryView is a timeline entry as read.
+type EntryView struct {
+	task.Entry
+	Count int
+}
+
+// LeaseView is what a worker gets.
+type LeaseView struct {
+	ExecutionID           uuid.UUID
+	ExecutionName         string
+	StepID                uuid.UUID
+	StepName              string
+	Capability            string
+	AttemptID             uuid.UUID
+	AttemptNumber         int
+	LeaseVersion          int64
+	ExpiresAt             time.Time
+	Remaining             time.Duration // until ExpiresAt, when it was granted or replayed
+	StartToCloseAt        time.Time
+	StartToCloseRemaining time.Duration
+	Input                 *task.Payload
+	ParentOutputs         map[string]*task.Payload
+	ParentOutputsOmitted  bool
+	Checkpoint            *task.Payload
+	PreviousFailure       *task.Failure
+	Labels                map[string]string
+	TraceContext          map[string]string
+
+	delivery  int    // which delivery of the grant this is
+	requestID string // that the grant bears
+	workerID  uuid.UUID
+}
