@@ -88,6 +88,7 @@ CREATE TABLE steps (
     input_bytes        integer NOT NULL DEFAULT 0,
     parent_bytes       integer NOT NULL DEFAULT 0,
     output_bytes       integer NOT NULL DEFAULT 0,
+    checkpoint_bytes   integer NOT NULL DEFAULT 0,
     UNIQUE (execution_id, ordinal)
 ) WITH (fillfactor = 80);
 

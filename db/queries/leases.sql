@@ -60,10 +60,6 @@ SELECT attempt_id, execution_id, lease_version FROM leases
 WHERE expires_at <= now() AND execution_id > @after::uuid
 ORDER BY execution_id, attempt_id LIMIT @batch::integer;
 
--- name: NextLeaseEnd :one
--- When the next lease is over. Takes no lock; scans the table, which is small.
-SELECT (min(expires_at) - now())::interval AS remaining FROM leases;
-
 -- name: RenewLeases :many
 -- Renews leases locked before. Never shortens and never passes a deadline; only the session
 -- that is still its worker's renews. Primary key; HOT, for no index holds what changes.

@@ -14,9 +14,10 @@ SELECT unnest(@ids::uuid[]), unnest(@execution_ids::uuid[]), unnest(@ordinals::i
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
-    s.parent_bytes, s.output_bytes,
+    s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
     a.id AS attempt_id, a.number, a.round, a.state AS attempt_state, a.worker_id, a.session_id, a.worker_name,
-    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry, a.checkpoint_bytes
+    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry,
+    a.checkpoint_bytes AS attempt_checkpoint_bytes
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN attempts a ON a.step_id = s.id AND a.number = s.attempts_ended + 1
@@ -46,13 +47,15 @@ SELECT s.id, s.execution_id FROM below b JOIN steps s ON s.id = b.id WHERE s.sta
 -- a terminal step is not overwritten but by a new round. Primary key; HOT, no index holds what changes.
 UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
     counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
-    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes
+    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes,
+    checkpoint_bytes = u.checkpoint_bytes
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@waiting_parents::integer[]) AS waiting_parents,
         unnest(@opened_ats::timestamptz[]) AS opened_at, unnest(@attempts_ended::integer[]) AS attempts_ended,
         unnest(@counted::integer[]) AS counted, unnest(@failures::integer[]) AS failures,
         unnest(@lost_in_row::integer[]) AS lost_in_row, unnest(@released_in_row::integer[]) AS released_in_row,
         unnest(@last_failures::jsonb[]) AS failure, unnest(@stopped_because::text[]) AS stopped_because,
-        unnest(@parent_bytes::integer[]) AS parent_bytes, unnest(@output_bytes::integer[]) AS output_bytes) u
+        unnest(@parent_bytes::integer[]) AS parent_bytes, unnest(@output_bytes::integer[]) AS output_bytes,
+        unnest(@checkpoint_bytes::integer[]) AS checkpoint_bytes) u
 WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'));
 
 -- name: InsertEdges :exec

@@ -16,3 +16,8 @@ ORDER BY e.id FOR NO KEY UPDATE;
 -- name: CreditCancelGrace :exec
 -- The cancel's grace moves by the outage. The rows are locked before; primary key.
 UPDATE executions SET cancel_deadline = cancel_deadline + @gap::interval WHERE id = ANY(@ids::uuid[]);
+
+-- name: SweepWork :one
+-- Whether anything is over or due. Takes no lock; scans leases, which is small; index timers_due.
+SELECT EXISTS (SELECT FROM leases WHERE expires_at <= now())::boolean AS leases_over,
+    EXISTS (SELECT FROM timers WHERE fires_at <= now())::boolean AS timers_due;

@@ -18,7 +18,3 @@ RETURNING execution_id, kind, step_id, fires_at;
 -- name: DropTimers :exec
 -- An execution that has ended needs none. Locks and deletes the rows, under the execution's lock; primary key.
 DELETE FROM timers WHERE execution_id = ANY(@execution_ids::uuid[]);
-
--- name: NextTimer :one
--- How long until the next timer is due; NULL when there is none. Takes no lock; index timers_due.
-SELECT (min(fires_at) - now())::interval AS remaining FROM timers;

@@ -85,8 +85,7 @@ type Renewed struct {
 type Report struct {
 	AttemptID    uuid.UUID
 	LeaseVersion int64
-	Checkpoint   *task.Payload
-	Outcome      task.Outcome
+	Outcome      task.Outcome // its checkpoint too
 }
 
 // Reported is what came of a report.

@@ -80,9 +80,9 @@ type QueryStore interface {
 
 // SweepStore ends what is over.
 type SweepStore interface {
-	// BeginSweep takes the right to sweep and gives credit after an outage; mine is false
-	// when another replica has it, or swept just now.
-	BeginSweep(ctx context.Context, interval time.Duration) (mine bool, err error)
+	// BeginSweep takes the right to sweep, gives credit after an outage, and looks whether
+	// there is anything to end.
+	BeginSweep(ctx context.Context, interval time.Duration) (SweepStart, error)
 	// ExpireLeases ends leases that are over, of at most 200 attempts of executions after
 	// one; those of executions in wait are waited for.
 	ExpireLeases(ctx context.Context, b SweepBatch) (Swept, error)
@@ -90,8 +90,15 @@ type SweepStore interface {
 	FireTimers(ctx context.Context, b SweepBatch) (Swept, error)
 	// Tidy forgets what is too old to matter, some at a time.
 	Tidy(ctx context.Context) error
-	// NextSweep is how long until a lease or timer is over; ok is false when none is there.
-	NextSweep(ctx context.Context) (wait time.Duration, ok bool, err error)
+}
+
+// SweepStart is how a sweep begins.
+type SweepStart struct {
+	Mine       bool          // false: another replica sweeps, or did just now
+	Gap        time.Duration // since the last sweep of any replica
+	Credited   bool          // the gap was an outage: live leases last anew
+	LeasesOver bool
+	TimersDue  bool
 }
 
 // SweepBatch is a part of a sweep.

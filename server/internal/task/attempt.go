@@ -65,6 +65,8 @@ type AttemptData struct {
 	Outcome        []byte // fingerprint of the report that ended it; none when the service ended it
 	LeaseEntry     int64  // its numbers in the timeline
 	EndEntry       int64
+
+	CheckpointBytes int // of the last checkpoint that it gave; 0: none
 }
 
 // Attempt is one try of a step.
@@ -78,11 +80,12 @@ func (a *Attempt) Data() AttemptData { return a.d }
 
 // Outcome is how a worker says that an attempt ended.
 type Outcome struct {
-	State     AttemptState // SUCCEEDED, FAILED, RELEASED or CANCELED
-	Output    *Payload
-	Failure   *Failure
-	Reason    string        // of a release
-	NotBefore time.Duration // of a release
+	State      AttemptState // SUCCEEDED, FAILED, RELEASED or CANCELED
+	Output     *Payload
+	Checkpoint *Payload
+	Failure    *Failure
+	Reason     string        // of a release
+	NotBefore  time.Duration // of a release
 }
 
 // Succeed ends it by the worker's word.

@@ -208,6 +208,9 @@ func (e *Execution) Report(now time.Time, stepID uuid.UUID, o *Outcome, chance f
 		return err
 	}
 	a.d.Outcome = OutcomeFingerprint(o)
+	if o.Checkpoint != nil {
+		a.d.CheckpointBytes = o.Checkpoint.Size()
+	}
 	return e.attemptEnded(now, s, a, o, chance)
 }
 
@@ -276,6 +279,9 @@ func (e *Execution) ReturnLease(now time.Time, stepID uuid.UUID, chance float64)
 // attemptEnded books the end of an attempt and what it means for its step.
 func (e *Execution) attemptEnded(now time.Time, s *Step, a *Attempt, o *Outcome, chance float64) error {
 	e.d.LiveAttempts--
+	if a.d.CheckpointBytes > 0 {
+		s.d.CheckpointBytes = a.d.CheckpointBytes
+	}
 	a.d.EndEntry = e.nextEntry()
 	e.changes.Ended = append(e.changes.Ended, a)
 	e.touch()

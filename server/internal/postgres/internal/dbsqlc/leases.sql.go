@@ -589,18 +589,6 @@ func (q *Queries) LockLeasesWaiting(ctx context.Context, attemptIds []uuid.UUID)
 	return items, nil
 }
 
-const nextLeaseEnd = `-- name: NextLeaseEnd :one
-SELECT (min(expires_at) - now())::interval AS remaining FROM leases
-`
-
-// When the next lease is over. Takes no lock; scans the table, which is small.
-func (q *Queries) NextLeaseEnd(ctx context.Context) (pgtype.Interval, error) {
-	row := q.db.QueryRow(ctx, nextLeaseEnd)
-	var remaining pgtype.Interval
-	err := row.Scan(&remaining)
-	return remaining, err
-}
-
 const raiseDeliveries = `-- name: RaiseDeliveries :many
 UPDATE leases l SET delivery = l.delivery + 1
 WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY($1::uuid[]) ORDER BY k.attempt_id FOR UPDATE SKIP LOCKED)

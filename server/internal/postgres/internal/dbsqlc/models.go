@@ -179,6 +179,7 @@ type Step struct {
 	InputBytes      int32
 	ParentBytes     int32
 	OutputBytes     int32
+	CheckpointBytes int32
 }
 
 type StepEdge struct {

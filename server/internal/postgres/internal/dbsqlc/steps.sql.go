@@ -281,9 +281,10 @@ const stepsByID = `-- name: StepsByID :many
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
-    s.parent_bytes, s.output_bytes,
+    s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
     a.id AS attempt_id, a.number, a.round, a.state AS attempt_state, a.worker_id, a.session_id, a.worker_name,
-    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry, a.checkpoint_bytes
+    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry,
+    a.checkpoint_bytes AS attempt_checkpoint_bytes
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN attempts a ON a.step_id = s.id AND a.number = s.attempts_ended + 1
@@ -291,46 +292,47 @@ WHERE s.id = ANY($1::uuid[])
 `
 
 type StepsByIDRow struct {
-	ID              uuid.UUID
-	ExecutionID     uuid.UUID
-	Ordinal         int32
-	Name            string
-	CapabilityID    int32
-	Capability      string
-	Node            string
-	Priority        int16
-	State           string
-	RetryPolicy     []byte
-	ScheduleToStart pgtype.Interval
-	StartToClose    pgtype.Interval
-	ScheduleToClose pgtype.Interval
-	StartDelay      pgtype.Interval
-	HasChildren     bool
-	WaitingParents  int32
-	OpenedAt        pgtype.Timestamptz
-	AttemptsEnded   int32
-	Counted         int32
-	Failures        int32
-	LostInRow       int32
-	ReleasedInRow   int32
-	Failure         []byte
-	StoppedBecause  string
-	InputBytes      int32
-	ParentBytes     int32
-	OutputBytes     int32
-	AttemptID       uuid.NullUUID
-	Number          pgtype.Int4
-	Round           pgtype.Int4
-	AttemptState    pgtype.Text
-	WorkerID        uuid.NullUUID
-	SessionID       uuid.NullUUID
-	WorkerName      pgtype.Text
-	AttemptNode     pgtype.Text
-	LeaseVersion    pgtype.Int8
-	LeasedAt        pgtype.Timestamptz
-	StartToCloseAt  pgtype.Timestamptz
-	LeaseEntry      pgtype.Int8
-	CheckpointBytes pgtype.Int4
+	ID                     uuid.UUID
+	ExecutionID            uuid.UUID
+	Ordinal                int32
+	Name                   string
+	CapabilityID           int32
+	Capability             string
+	Node                   string
+	Priority               int16
+	State                  string
+	RetryPolicy            []byte
+	ScheduleToStart        pgtype.Interval
+	StartToClose           pgtype.Interval
+	ScheduleToClose        pgtype.Interval
+	StartDelay             pgtype.Interval
+	HasChildren            bool
+	WaitingParents         int32
+	OpenedAt               pgtype.Timestamptz
+	AttemptsEnded          int32
+	Counted                int32
+	Failures               int32
+	LostInRow              int32
+	ReleasedInRow          int32
+	Failure                []byte
+	StoppedBecause         string
+	InputBytes             int32
+	ParentBytes            int32
+	OutputBytes            int32
+	CheckpointBytes        int32
+	AttemptID              uuid.NullUUID
+	Number                 pgtype.Int4
+	Round                  pgtype.Int4
+	AttemptState           pgtype.Text
+	WorkerID               uuid.NullUUID
+	SessionID              uuid.NullUUID
+	WorkerName             pgtype.Text
+	AttemptNode            pgtype.Text
+	LeaseVersion           pgtype.Int8
+	LeasedAt               pgtype.Timestamptz
+	StartToCloseAt         pgtype.Timestamptz
+	LeaseEntry             pgtype.Int8
+	AttemptCheckpointBytes pgtype.Int4
 }
 
 // Steps with their live attempt, if any: the next number's row exists exactly while it is
@@ -372,6 +374,7 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 			&i.InputBytes,
 			&i.ParentBytes,
 			&i.OutputBytes,
+			&i.CheckpointBytes,
 			&i.AttemptID,
 			&i.Number,
 			&i.Round,
@@ -384,7 +387,7 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 			&i.LeasedAt,
 			&i.StartToCloseAt,
 			&i.LeaseEntry,
-			&i.CheckpointBytes,
+			&i.AttemptCheckpointBytes,
 		); err != nil {
 			return nil, err
 		}
@@ -399,30 +402,33 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 const updateSteps = `-- name: UpdateSteps :execrows
 UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
     counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
-    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes
+    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes,
+    checkpoint_bytes = u.checkpoint_bytes
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS waiting_parents,
         unnest($4::timestamptz[]) AS opened_at, unnest($5::integer[]) AS attempts_ended,
         unnest($6::integer[]) AS counted, unnest($7::integer[]) AS failures,
         unnest($8::integer[]) AS lost_in_row, unnest($9::integer[]) AS released_in_row,
         unnest($10::jsonb[]) AS failure, unnest($11::text[]) AS stopped_because,
-        unnest($12::integer[]) AS parent_bytes, unnest($13::integer[]) AS output_bytes) u
+        unnest($12::integer[]) AS parent_bytes, unnest($13::integer[]) AS output_bytes,
+        unnest($14::integer[]) AS checkpoint_bytes) u
 WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'))
 `
 
 type UpdateStepsParams struct {
-	Ids            []uuid.UUID
-	States         []string
-	WaitingParents []int32
-	OpenedAts      []pgtype.Timestamptz
-	AttemptsEnded  []int32
-	Counted        []int32
-	Failures       []int32
-	LostInRow      []int32
-	ReleasedInRow  []int32
-	LastFailures   [][]byte
-	StoppedBecause []string
-	ParentBytes    []int32
-	OutputBytes    []int32
+	Ids             []uuid.UUID
+	States          []string
+	WaitingParents  []int32
+	OpenedAts       []pgtype.Timestamptz
+	AttemptsEnded   []int32
+	Counted         []int32
+	Failures        []int32
+	LostInRow       []int32
+	ReleasedInRow   []int32
+	LastFailures    [][]byte
+	StoppedBecause  []string
+	ParentBytes     []int32
+	OutputBytes     []int32
+	CheckpointBytes []int32
 }
 
 // Writes what the domain decided. Changed under the execution's lock only, and locks the rows;
@@ -442,6 +448,7 @@ func (q *Queries) UpdateSteps(ctx context.Context, arg UpdateStepsParams) (int64
 		arg.StoppedBecause,
 		arg.ParentBytes,
 		arg.OutputBytes,
+		arg.CheckpointBytes,
 	)
 	if err != nil {
 		return 0, err

@@ -81,3 +81,21 @@ func (q *Queries) StampSweep(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, stampSweep)
 	return err
 }
+
+const sweepWork = `-- name: SweepWork :one
+SELECT EXISTS (SELECT FROM leases WHERE expires_at <= now())::boolean AS leases_over,
+    EXISTS (SELECT FROM timers WHERE fires_at <= now())::boolean AS timers_due
+`
+
+type SweepWorkRow struct {
+	LeasesOver bool
+	TimersDue  bool
+}
+
+// Whether anything is over or due. Takes no lock; scans leases, which is small; index timers_due.
+func (q *Queries) SweepWork(ctx context.Context) (SweepWorkRow, error) {
+	row := q.db.QueryRow(ctx, sweepWork)
+	var i SweepWorkRow
+	err := row.Scan(&i.LeasesOver, &i.TimersDue)
+	return i, err
+}

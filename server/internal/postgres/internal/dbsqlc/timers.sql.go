@@ -54,18 +54,6 @@ func (q *Queries) DueTimers(ctx context.Context, arg DueTimersParams) ([]uuid.UU
 	return items, nil
 }
 
-const nextTimer = `-- name: NextTimer :one
-SELECT (min(fires_at) - now())::interval AS remaining FROM timers
-`
-
-// How long until the next timer is due; NULL when there is none. Takes no lock; index timers_due.
-func (q *Queries) NextTimer(ctx context.Context) (pgtype.Interval, error) {
-	row := q.db.QueryRow(ctx, nextTimer)
-	var remaining pgtype.Interval
-	err := row.Scan(&remaining)
-	return remaining, err
-}
-
 const putTimers = `-- name: PutTimers :exec
 INSERT INTO timers (execution_id, kind, step_id, fires_at)
 SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::uuid[]), unnest($4::timestamptz[])
