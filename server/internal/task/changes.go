@@ -141,9 +141,9 @@ func (e *Execution) event(t EventType, now time.Time, s *Step, a *Attempt) {
 	e.changes.Events = append(e.changes.Events, ev)
 }
 
-// ordered lists the steps that were read in the order of their declaration, so that what
+// Steps lists the steps that were read in the order of their declaration, so that what
 // is written does not depend on chance.
-func (e *Execution) ordered() []*Step {
+func (e *Execution) Steps() []*Step {
 	list := make([]*Step, 0, len(e.steps))
 	for _, s := range e.steps {
 		list = append(list, s)

@@ -47,7 +47,7 @@ func (e *Execution) Terminate(now time.Time, reason string) error {
 		Milestone: e.milestone("terminate_requested"), Stage: StageControl, Component: "operator",
 		Title: "Terminate requested", At: now, Details: reasonDetails(reason),
 	})
-	for _, s := range e.ordered() {
+	for _, s := range e.Steps() {
 		if s.attempt == nil {
 			continue
 		}
@@ -76,7 +76,7 @@ func (e *Execution) ExceedDeadline(now time.Time) error {
 		e.d.Failure = &Failure{Type: StoppedDeadline, Message: "the execution's deadline came before its last step ended"}
 	}
 	e.ending = true
-	for _, s := range e.ordered() {
+	for _, s := range e.Steps() {
 		if err := e.deadlineEndsStep(now, s); err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (e *Execution) Reopen(now time.Time, reason string, waiting map[uuid.UUID]i
 		Title: "Retry requested", At: now, Details: reasonDetails(reason),
 	})
 	e.event(EventExecutionReopened, now, nil, nil)
-	for _, s := range e.ordered() {
+	for _, s := range e.Steps() {
 		parents, named := waiting[s.d.ID]
 		if !named {
 			continue

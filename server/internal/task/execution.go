@@ -310,3 +310,10 @@ func (e *Execution) attemptEnded(now time.Time, s *Step, a *Attempt, o *Outcome,
 	e.stepClosed(now, s)
 	return nil
 }
+
+// Leasable tells whether a step waits for just this attempt and may be leased now.
+func (e *Execution) Leasable(stepID uuid.UUID, number int) bool {
+	s := e.steps[stepID]
+	open := e.d.State == ExecutionCreated || e.d.State == ExecutionQueued || e.d.State == ExecutionRunning
+	return s != nil && open && !e.d.Stopping && s.d.State == StepReady && number == s.d.AttemptsEnded+1
+}

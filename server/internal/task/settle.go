@@ -112,7 +112,7 @@ func (e *Execution) stop(now time.Time) {
 
 // cancelUnleased cancels every step that waits, those in retries and delays included.
 func (e *Execution) cancelUnleased(now time.Time) error {
-	for _, s := range e.ordered() {
+	for _, s := range e.Steps() {
 		if s.d.State != StepBlocked && s.d.State != StepReady {
 			continue
 		}

@@ -1,0 +1,138 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// NextDue is how long until something is due for any of the groups.
+func (s *Store) NextDue(ctx context.Context, groups []scheduler.Group) (time.Duration, bool, error) {
+	var p dbsqlc.NextRequestDueParams
+	for _, g := range groups {
+		p.Namespaces = append(p.Namespaces, g.Namespace)
+		p.Capabilities = append(p.Capabilities, g.Capability)
+		p.Nodes = append(p.Nodes, g.Node)
+	}
+	remaining, err := s.reads.NextRequestDue(ctx, p)
+	if err != nil {
+		return 0, false, outward(ctx, fmt.Errorf("next due: %w", err))
+	}
+	return fromInterval(remaining), remaining.Valid, nil
+}
+
+// Claim counts the workers' free slots, then claims what their polls can take. Nothing is
+// decided for good: dispatch counts again under the workers' locks.
+func (s *Store) Claim(ctx context.Context, c scheduler.ClaimCommand) (scheduler.Claimed, error) {
+	var claimed scheduler.Claimed
+	err := s.tx(ctx, "claim", func(ctx context.Context, t *txn) error {
+		free, err := t.freeSlots(ctx, c.Offers)
+		if err != nil {
+			return err
+		}
+		claimed = scheduler.Claimed{Free: free}
+		p, total := claimGroups(c.Offers, free)
+		if total == 0 {
+			return nil
+		}
+		p.ClaimID, p.ClaimDuration, p.Batch = c.ClaimID, interval(c.Expires), int32(min(total, c.Limit))
+		rows, err := t.q.ClaimRequests(ctx, p)
+		if err != nil {
+			return fmt.Errorf("claim requests: %w", err)
+		}
+		slices.SortFunc(rows, byUrgency)
+		for _, r := range rows {
+			claimed.Requests = append(claimed.Requests, task.Waiting{
+				StepID: r.StepID, Number: int(r.AttemptNumber), Namespace: r.Namespace, Capability: r.Capability,
+				Node: r.Node, AnswerBytes: int(r.AnswerBytes),
+			})
+		}
+		return nil
+	})
+	return claimed, err
+}
+
+func byUrgency(a, b dbsqlc.ClaimRequestsRow) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.AvailableAt.Time.Compare(b.AvailableAt.Time), slices.Compare(a.StepID[:], b.StepID[:]))
+}
+
+// freeSlots counts the slots of the offers' workers that are free, for the current sessions.
+func (t *txn) freeSlots(ctx context.Context, offers []task.Offer) (map[uuid.UUID]int, error) {
+	ids := set{}
+	for i := range offers {
+		ids[offers[i].WorkerID] = true
+	}
+	workers, err := t.q.FindWorkers(ctx, ids.ids())
+	if err != nil {
+		return nil, fmt.Errorf("find workers: %w", err)
+	}
+	live, err := t.countLeases(ctx, ids.ids())
+	if err != nil {
+		return nil, err
+	}
+	free := make(map[uuid.UUID]int, len(workers))
+	for _, w := range workers {
+		if w.SessionID.Valid && !w.Draining {
+			free[w.ID] = max(int(w.Slots)-live[w.ID], 0)
+		}
+	}
+	return free, nil
+}
+
+func (t *txn) countLeases(ctx context.Context, workers []uuid.UUID) (map[uuid.UUID]int, error) {
+	counts, err := t.q.CountLeases(ctx, workers)
+	if err != nil {
+		return nil, fmt.Errorf("count leases: %w", err)
+	}
+	live := make(map[uuid.UUID]int, len(counts))
+	for _, c := range counts {
+		live[c.WorkerID] = int(c.Live)
+	}
+	return live, nil
+}
+
+// claimGroups merges offers with room into the groups that they can serve: of each the steps
+// pinned to no node, and those pinned to theirs.
+func claimGroups(offers []task.Offer, free map[uuid.UUID]int) (p dbsqlc.ClaimRequestsParams, total int) {
+	rooms := map[scheduler.Group]int{}
+	left := maps.Clone(free)
+	for i := range offers {
+		o := &offers[i]
+		room := min(o.Room, left[o.WorkerID])
+		if room <= 0 {
+			continue
+		}
+		left[o.WorkerID] -= room
+		total += room
+		for c := range o.Capabilities {
+			rooms[scheduler.Group{Namespace: o.Namespace, Capability: c}] += room
+			if o.Node != "" {
+				rooms[scheduler.Group{Namespace: o.Namespace, Capability: c, Node: o.Node}] += room
+			}
+		}
+	}
+	for g, room := range rooms {
+		p.Namespaces = append(p.Namespaces, g.Namespace)
+		p.Capabilities = append(p.Capabilities, g.Capability)
+		p.Nodes = append(p.Nodes, g.Node)
+		p.Rooms = append(p.Rooms, int32(room))
+	}
+	return p, total
+}
+
+// Free gives claimed requests back.
+func (s *Store) Free(ctx context.Context, claim uuid.UUID, steps []uuid.UUID) error {
+	return s.tx(ctx, "free claims", func(ctx context.Context, t *txn) error {
+		_, err := t.q.FreeRequests(ctx, dbsqlc.FreeRequestsParams{ClaimID: claim, StepIds: steps})
+		return err
+	})
+}

@@ -1,0 +1,319 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// maxStepsAnswered is how many steps an enqueue answers with.
+const maxStepsAnswered = 100
+
+// Enqueue accepts a batch in one transaction.
+func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+	capabilities := map[capabilityKey]int32{}
+	for i := range batch {
+		for j := range batch[i].Spec.Steps {
+			capabilities[capabilityKey{batch[i].Spec.Namespace, batch[i].Spec.Steps[j].Capability}] = 0
+		}
+	}
+	if err := s.capabilityIDs(ctx, capabilities); err != nil {
+		return nil, err
+	}
+	var results []scheduler.Result[scheduler.Enqueued]
+	err := s.tx(ctx, "enqueue", func(ctx context.Context, t *txn) error {
+		e := &enqueue{t: t, batch: batch, capabilities: capabilities, created: set{}, executions: map[uuid.UUID]*task.Execution{}}
+		var err error
+		results, err = e.run(ctx, allOrNothing)
+		return err
+	})
+	return results, err
+}
+
+// enqueue is one try of accepting a batch.
+type enqueue struct {
+	t            *txn
+	batch        []scheduler.NewExecution
+	capabilities map[capabilityKey]int32
+	executions   map[uuid.UUID]*task.Execution // by id, as they would be
+	created      set
+	steps        dbsqlc.InsertStepsParams
+	edges        dbsqlc.InsertEdgesParams
+	payloads     dbsqlc.PutPayloadsParams
+	now          time.Time
+}
+
+func (e *enqueue) run(ctx context.Context, allOrNothing bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+	now, err := e.t.q.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.now = now.Time.UTC()
+	w := &writes{}
+	if err := e.insertExecutions(ctx, w); err != nil {
+		return nil, err
+	}
+	existing, err := e.findExisting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(existing) > 0 {
+		e.t.vouch() // the answer rests on what an earlier commit wrote
+	}
+	results := make([]scheduler.Result[scheduler.Enqueued], len(e.batch))
+	for i := range e.batch {
+		results[i] = e.answer(i, existing)
+		if err := results[i].Err; err != nil && allOrNothing {
+			return nil, own(err)
+		}
+	}
+	if err := e.readExisting(ctx, results); err != nil {
+		return nil, err
+	}
+	return results, e.insertGraphs(ctx, w)
+}
+
+// insertExecutions inserts the rows of those whose keys are free, and of all without a key.
+// After an unknown commit those that are there already count as created: by this very batch.
+func (e *enqueue) insertExecutions(ctx context.Context, w *writes) error {
+	var p dbsqlc.InsertExecutionsParams
+	mine, err := e.committedBefore(ctx)
+	if err != nil {
+		return err
+	}
+	seen := map[capabilityKey]bool{} // keys within the batch: the first one counts
+	for i := range e.batch {
+		n := &e.batch[i]
+		key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
+		exec, edges := task.NewExecution(n.Spec, n.IDs, e.now)
+		e.executions[n.IDs.Execution] = exec
+		if mine[n.IDs.Execution] {
+			e.created[n.IDs.Execution] = true
+			continue
+		}
+		if n.Spec.IdempotencyKey != "" && seen[key] {
+			continue
+		}
+		seen[key] = true
+		e.add(&p, w, n, exec, edges)
+	}
+	if len(p.Ids) == 0 {
+		return nil
+	}
+	ids, err := e.t.q.InsertExecutions(ctx, p)
+	if err != nil {
+		return fmt.Errorf("insert executions: %w", err)
+	}
+	fresh := setOf(ids)
+	for id := range fresh {
+		e.created[id] = true
+	}
+	e.keepOnly(fresh, w)
+	return nil
+}
+
+func (e *enqueue) committedBefore(ctx context.Context) (set, error) {
+	if !e.t.again {
+		return set{}, nil
+	}
+	ids := make([]uuid.UUID, len(e.batch))
+	for i := range e.batch {
+		ids[i] = e.batch[i].IDs.Execution
+	}
+	found, err := e.t.q.ExistingExecutions(ctx, ids)
+	return setOf(found), err
+}
+
+func (e *enqueue) add(p *dbsqlc.InsertExecutionsParams, w *writes, n *scheduler.NewExecution, exec *task.Execution, edges []task.Edge) {
+	c := exec.TakeChanges(e.t.s.selects)
+	d := exec.Data()
+	p.Ids = append(p.Ids, d.ID)
+	p.Namespaces = append(p.Namespaces, d.Namespace)
+	p.Names = append(p.Names, d.Name)
+	p.IdempotencyKeys = append(p.IdempotencyKeys, n.Spec.IdempotencyKey)
+	p.ContentHashes = append(p.ContentHashes, n.Hash)
+	p.States = append(p.States, string(d.State))
+	p.Priorities = append(p.Priorities, int16(n.Spec.Priority))
+	p.FailFasts = append(p.FailFasts, d.FailFast)
+	p.DueAts = append(p.DueAts, instant(d.DueAt))
+	p.Timeouts = append(p.Timeouts, maybeInterval(d.Timeout))
+	p.CancelGraces = append(p.CancelGraces, interval(d.CancelGrace))
+	p.Deadlines = append(p.Deadlines, maybeInstant(d.Deadline))
+	p.Revisions = append(p.Revisions, d.Revision)
+	p.Entries = append(p.Entries, d.Entries)
+	p.Sequences = append(p.Sequences, d.Sequence)
+	p.StepCounts = append(p.StepCounts, int32(d.StepCount))
+	p.Labels = append(p.Labels, jsonMap(n.Spec.Labels))
+	p.TraceContexts = append(p.TraceContexts, jsonMap(n.Spec.TraceContext))
+	for i, s := range c.Steps {
+		e.addStep(d.ID, n.Spec, &n.Spec.Steps[i], s.Data())
+	}
+	for _, edge := range edges {
+		e.edges.Children = append(e.edges.Children, edge.Child)
+		e.edges.Parents = append(e.edges.Parents, edge.Parent)
+	}
+	for _, r := range c.Requests {
+		w.request(r)
+	}
+	for _, timer := range c.Timers {
+		w.timer(d.ID, timer)
+	}
+	for i := range c.Events {
+		w.event(&d, &c.Events[i])
+	}
+}
+
+func (e *enqueue) addStep(execution uuid.UUID, spec *task.ExecutionSpec, step *task.StepSpec, d task.StepData) {
+	p := &e.steps
+	p.Ids = append(p.Ids, d.ID)
+	p.ExecutionIds = append(p.ExecutionIds, execution)
+	p.Ordinals = append(p.Ordinals, int32(d.Ordinal))
+	p.Names = append(p.Names, d.Name)
+	p.CapabilityIds = append(p.CapabilityIds, e.capabilities[capabilityKey{spec.Namespace, d.Capability}])
+	p.Nodes = append(p.Nodes, d.Node)
+	p.Priorities = append(p.Priorities, int16(d.Priority))
+	p.States = append(p.States, storedState(d.State))
+	p.RetryPolicies = append(p.RetryPolicies, retryPolicy(d.Retry))
+	p.ScheduleToStarts = append(p.ScheduleToStarts, maybeInterval(d.ScheduleToStart))
+	p.StartToCloses = append(p.StartToCloses, interval(d.StartToClose))
+	p.ScheduleToCloses = append(p.ScheduleToCloses, maybeInterval(d.ScheduleToClose))
+	p.StartDelays = append(p.StartDelays, maybeInterval(d.StartDelay))
+	p.HasChildren = append(p.HasChildren, d.HasChildren)
+	p.WaitingParents = append(p.WaitingParents, int32(d.WaitingParents))
+	p.OpenedAts = append(p.OpenedAts, maybeInstant(d.OpenedAt))
+	p.InputBytes = append(p.InputBytes, int32(d.InputBytes))
+	if step.Input != nil {
+		addPayload(&e.payloads, d.ID, roleInput, step.Input)
+	}
+}
+
+// keepOnly takes back what was prepared for executions whose key turned out to be taken.
+func (e *enqueue) keepOnly(fresh set, w *writes) {
+	all := true
+	for i := range e.steps.ExecutionIds {
+		all = all && fresh[e.steps.ExecutionIds[i]]
+	}
+	if all {
+		return
+	}
+	batch := e.batch
+	e.steps, e.edges, e.payloads = dbsqlc.InsertStepsParams{}, dbsqlc.InsertEdgesParams{}, dbsqlc.PutPayloadsParams{}
+	*w = writes{}
+	for i := range batch {
+		if n := &batch[i]; fresh[n.IDs.Execution] {
+			exec, edges := task.NewExecution(n.Spec, n.IDs, e.now)
+			e.add(&dbsqlc.InsertExecutionsParams{}, w, n, exec, edges)
+			e.executions[n.IDs.Execution] = exec
+		}
+	}
+}
+
+// findExisting reads what is there under the keys that were not free, in a statement later
+// than the insert that waited for them.
+func (e *enqueue) findExisting(ctx context.Context) (map[capabilityKey]dbsqlc.FindExecutionsByKeyRow, error) {
+	var p dbsqlc.FindExecutionsByKeyParams
+	for i := range e.batch {
+		if n := &e.batch[i]; !e.created[n.IDs.Execution] {
+			p.Namespaces = append(p.Namespaces, n.Spec.Namespace)
+			p.IdempotencyKeys = append(p.IdempotencyKeys, n.Spec.IdempotencyKey)
+		}
+	}
+	if len(p.Namespaces) == 0 {
+		return nil, nil //nolint:nilnil // all are new
+	}
+	rows, err := e.t.q.FindExecutionsByKey(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("find executions by key: %w", err)
+	}
+	found := make(map[capabilityKey]dbsqlc.FindExecutionsByKeyRow, len(rows))
+	for _, r := range rows {
+		found[capabilityKey{r.Namespace, r.IdempotencyKey.String}] = r
+	}
+	return found, nil
+}
+
+func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutionsByKeyRow) scheduler.Result[scheduler.Enqueued] {
+	n := &e.batch[i]
+	if e.created[n.IDs.Execution] {
+		return scheduler.Result[scheduler.Enqueued]{Value: scheduler.Enqueued{Execution: e.view(n), Created: true}}
+	}
+	row, found := existing[capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}]
+	switch {
+	case !found: // it was there a moment ago: retention has taken it
+		return scheduler.Result[scheduler.Enqueued]{Err: scheduler.ErrBusy}
+	case !bytes.Equal(row.ContentHash, n.Hash):
+		return scheduler.Result[scheduler.Enqueued]{Err: &scheduler.KeyReusedError{
+			Namespace: n.Spec.Namespace, Key: n.Spec.IdempotencyKey, ExistingID: row.ID.String(), Index: i,
+		}}
+	default:
+		view := &scheduler.ExecutionView{}
+		view.ID = row.ID
+		return scheduler.Result[scheduler.Enqueued]{Value: scheduler.Enqueued{Execution: view}}
+	}
+}
+
+// readExisting fills in the executions that were there before.
+func (e *enqueue) readExisting(ctx context.Context, results []scheduler.Result[scheduler.Enqueued]) error {
+	for i := range results {
+		r := &results[i]
+		if r.Err != nil || r.Value.Created {
+			continue
+		}
+		limit := maxStepsAnswered
+		if len(e.batch[i].Spec.Steps) > maxStepsAnswered {
+			limit = 0
+		}
+		view, _, err := getExecution(ctx, e.t.q, scheduler.ExecutionQuery{ID: r.Value.Execution.ID, AfterOrdinal: -1, StepLimit: limit})
+		if err != nil {
+			return err
+		}
+		r.Value.Execution = view
+	}
+	return nil
+}
+
+func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {
+	if len(e.steps.Ids) > 0 {
+		if err := e.t.q.InsertSteps(ctx, e.steps); err != nil {
+			return fmt.Errorf("insert steps: %w", err)
+		}
+	}
+	if len(e.edges.Children) > 0 {
+		if err := e.t.q.InsertEdges(ctx, e.edges); err != nil {
+			return fmt.Errorf("insert edges: %w", err)
+		}
+	}
+	if len(e.payloads.StepIds) > 0 {
+		if err := e.t.q.PutPayloads(ctx, e.payloads); err != nil {
+			return fmt.Errorf("insert inputs: %w", err)
+		}
+	}
+	return w.flush(ctx, e.t.q)
+}
+
+// view is a new execution as it was written.
+func (e *enqueue) view(n *scheduler.NewExecution) *scheduler.ExecutionView {
+	exec := e.executions[n.IDs.Execution]
+	v := &scheduler.ExecutionView{
+		ExecutionData: exec.Data(), IdempotencyKey: n.Spec.IdempotencyKey, Priority: n.Spec.Priority,
+		Labels: n.Spec.Labels, Now: e.now,
+	}
+	if len(n.Spec.Steps) > maxStepsAnswered {
+		return v
+	}
+	for i, s := range exec.Steps() {
+		d := s.Data()
+		v.Steps = append(v.Steps, scheduler.StepView{
+			ID: d.ID, Ordinal: d.Ordinal, Name: d.Name, Capability: d.Capability, Node: d.Node, Priority: d.Priority,
+			State: d.State, DependsOn: n.Spec.Steps[i].DependsOn, NextDue: d.OpenedAt,
+		})
+	}
+	return v
+}

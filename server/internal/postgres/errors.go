@@ -1,0 +1,101 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+)
+
+// The SQLSTATE codes that mean something here.
+const (
+	codeSerialization    = "40001"
+	codeDeadlock         = "40P01"
+	codeLockNotAvailable = "55P03"
+	codeQueryCanceled    = "57014"
+	codeUndefinedTable   = "42P01"
+	codeUndefinedFunc    = "42883"
+	codeTooManyClients   = "53300"
+)
+
+// errStale says that rows which were locked were not as they were read: a bug, never a race.
+var errStale = errors.New("rows changed under their lock")
+
+// fault is what an error of the driver means for the transaction that met it.
+type fault int
+
+const (
+	faultOther     fault = iota // ours, or a bug: not tried again
+	faultRetry                  // PostgreSQL asks for another try
+	faultLocked                 // a lock did not come in time
+	faultTransient              // the server is away, restarting, or cut the session
+)
+
+func classify(err error) fault {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch pg.Code {
+		case codeSerialization, codeDeadlock:
+			return faultRetry
+		case codeLockNotAvailable:
+			return faultLocked
+		case codeQueryCanceled, codeTooManyClients:
+			return faultTransient
+		}
+		switch pg.Code[:2] {
+		case "08", "57", "53", "58": // connection, operator intervention, resources, system
+			return faultTransient
+		case "25": // in_failed_sql_transaction, idle_in_transaction_session_timeout, read-only standby
+			return faultTransient
+		}
+		return faultOther
+	}
+	if isOurs(err) {
+		return faultOther
+	}
+	return faultTransient // not PostgreSQL's word and not ours: the connection's
+}
+
+// isOurs tells whether an error is the application's or the domain's own answer.
+func isOurs(err error) bool {
+	if errors.Is(err, errStale) || errors.Is(err, scheduler.ErrBusy) {
+		return true
+	}
+	var marked *ownError
+	return errors.As(err, &marked)
+}
+
+// ownError marks an answer that a transaction's function gives on purpose.
+type ownError struct{ err error }
+
+func (e *ownError) Error() string { return e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
+
+// own marks an error as an answer: the transaction is rolled back and not tried again.
+func own(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ownError{err}
+}
+
+// outward turns what is left of an error into one that callers know.
+func outward(ctx context.Context, err error) error {
+	var marked *ownError
+	if errors.As(err, &marked) {
+		return marked.err
+	}
+	if errors.Is(err, scheduler.ErrBusy) || errors.Is(err, errStale) {
+		return err
+	}
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return ctx.Err()
+	}
+	if classify(err) == faultOther {
+		return err
+	}
+	return &scheduler.UnavailableError{Cause: err, RetryAfter: time.Second}
+}

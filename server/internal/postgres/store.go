@@ -1,0 +1,173 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// The ports that the store implements.
+var (
+	_ scheduler.EnqueueStore  = (*Store)(nil)
+	_ scheduler.LeaseStore    = (*Store)(nil)
+	_ scheduler.DispatchStore = (*Store)(nil)
+	_ scheduler.DeliveryStore = (*Store)(nil)
+	_ scheduler.SessionStore  = (*Store)(nil)
+	_ scheduler.ControlStore  = (*Store)(nil)
+	_ scheduler.QueryStore    = (*Store)(nil)
+	_ scheduler.SweepStore    = (*Store)(nil)
+)
+
+// Config says where the database is and what is written.
+type Config struct {
+	URL      string // of PostgreSQL 15 or later
+	MaxConns int    // of the pool; default 10. LISTEN has a connection of its own beside it
+	// Epoch stands for the WAL's timeline in lease versions where pg_walfile_name is missing;
+	// 0: the timeline is asked for. It must grow with each promotion of a standby.
+	Epoch  int64
+	Events []task.EventType // written to the outbox; none: no rows
+	Logger *slog.Logger
+}
+
+// Store keeps everything in PostgreSQL. It is safe for concurrent use.
+type Store struct {
+	pool     *pgxpool.Pool
+	reads    *dbsqlc.Queries
+	log      *slog.Logger
+	epoch    int64
+	selected map[task.EventType]bool
+	counters Counters
+
+	capabilities sync.Map // capabilityKey → int32; a row is never deleted, so this never lies
+}
+
+// Counters count what is retried inside, for metrics and tests.
+type Counters struct {
+	Retries        atomic.Int64 // 40001 and 40P01
+	UnknownCommits atomic.Int64 // commits whose answer was lost, or came with a warning
+	SlowTx         atomic.Int64 // transactions longer than a second
+}
+
+// Counters are the store's counters.
+func (s *Store) Counters() *Counters { return &s.counters }
+
+const defaultMaxConns = 10
+
+// Open connects. It does not wait for the database to be there: calls fail with
+// *scheduler.UnavailableError until it is.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	cfg, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("database url: %w", err)
+	}
+	sessionSettings(cfg.ConnConfig)
+	cfg.MaxConns = defaultMaxConns
+	if c.MaxConns > 0 {
+		cfg.MaxConns = int32(min(c.MaxConns, 10_000))
+	}
+	cfg.MaxConnLifetime = 30 * time.Minute
+	cfg.MaxConnLifetimeJitter = 5 * time.Minute
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	s := &Store{pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	for _, t := range c.Events {
+		s.selected[t] = true
+	}
+	return s, nil
+}
+
+// Close gives the connections back.
+func (s *Store) Close() { s.pool.Close() }
+
+// PoolStat tells how the pool is used.
+func (s *Store) PoolStat() *pgxpool.Stat { return s.pool.Stat() }
+
+// sessionSettings are those of every session: a replica that freezes in the middle of a
+// transaction must not stop the others, and a dead peer must be noticed.
+//
+// The planner's alternatives to walking an index are switched off: every statement here has an
+// index that it is meant for, and a plan that was cached while a table was small or its
+// statistics stale would scan it for ever.
+func sessionSettings(c *pgx.ConnConfig) {
+	maps.Copy(c.RuntimeParams, map[string]string{
+		"application_name":                    "leasehold",
+		"idle_in_transaction_session_timeout": "5s",
+		"lock_timeout":                        "2s",
+		"statement_timeout":                   "10s",
+		"tcp_keepalives_idle":                 "10",
+		"tcp_keepalives_interval":             "5",
+		"tcp_keepalives_count":                "3",
+		"tcp_user_timeout":                    "20s",
+		"default_transaction_isolation":       "read committed",
+		"timezone":                            "UTC",
+		"jit":                                 "off",
+		"enable_seqscan":                      "off",
+		"enable_hashjoin":                     "off",
+		"enable_mergejoin":                    "off",
+	})
+	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" {
+			conn.CustomData()[warnedKey] = n.Message
+		}
+	}
+}
+
+type capabilityKey struct{ namespace, name string }
+
+// capabilityIDs finds the rows of capabilities, and makes those that are new, in a statement
+// of its own: an enqueue or registration never waits for another's with this row in hand.
+func (s *Store) capabilityIDs(ctx context.Context, wanted map[capabilityKey]int32) error {
+	var p dbsqlc.InsertCapabilitiesParams
+	for k := range wanted {
+		if id, known := s.capabilities.Load(k); known {
+			wanted[k] = id.(int32)
+			continue
+		}
+		p.Namespaces = append(p.Namespaces, k.namespace)
+		p.Names = append(p.Names, k.name)
+	}
+	if len(p.Names) == 0 {
+		return nil
+	}
+	return s.tx(ctx, "register capabilities", func(ctx context.Context, t *txn) error {
+		if err := t.q.InsertCapabilities(ctx, p); err != nil {
+			return err
+		}
+		rows, err := t.q.FindCapabilities(ctx, dbsqlc.FindCapabilitiesParams(p))
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			k := capabilityKey{r.Namespace, r.Name}
+			s.capabilities.Store(k, r.ID)
+			wanted[k] = r.ID
+		}
+		return nil
+	})
+}
+
+func newID() uuid.UUID {
+	id, err := uuid.NewV7() // for the locality of inserts only, never for order
+	if err != nil {
+		return uuid.New()
+	}
+	return id
+}

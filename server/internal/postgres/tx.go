@@ -1,0 +1,129 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+)
+
+const (
+	warnedKey = "leasehold.warned" // in a connection's custom data
+	maxTries  = 8
+	slowTx    = time.Second
+)
+
+// txn is a transaction under way.
+type txn struct {
+	q  *dbsqlc.Queries
+	tx pgx.Tx
+	s  *Store
+
+	// again: an earlier try may have been committed. What is found to be done already is then
+	// the answer, and the commit writes WAL, so that it also vouches for what it found.
+	again    bool
+	writeWAL bool
+}
+
+// vouch makes the commit one that waits for the standbys, where replication is synchronous:
+// for answers that rest on what an earlier commit wrote.
+func (t *txn) vouch() { t.writeWAL = true }
+
+// tx runs a function in a transaction, and is the only place that opens one. What PostgreSQL
+// asks to be retried is retried; a commit whose answer was lost, or came with a warning (it
+// was not replicated), counts as unknown: the function runs again and finds its own. The
+// function may run several times and must keep nothing from a try that failed.
+func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context, t *txn) error) error {
+	unknown := false
+	var err error
+	for try := range maxTries {
+		if try > 0 && !pause(ctx, try) {
+			break
+		}
+		var committing bool
+		committing, err = s.try(ctx, name, unknown, f)
+		if err == nil {
+			return nil
+		}
+		if committing {
+			unknown = true
+			s.counters.UnknownCommits.Add(1)
+			s.log.Warn("commit with unknown outcome, looking for it", "transaction", name, "error", err)
+			continue
+		}
+		kind := classify(err)
+		if kind == faultRetry {
+			s.counters.Retries.Add(1)
+			continue
+		}
+		if kind != faultTransient || ctx.Err() != nil {
+			break
+		}
+	}
+	return outward(ctx, fmt.Errorf("%s: %w", name, err))
+}
+
+// try is one transaction. committing tells that it failed when the commit was on its way.
+func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx context.Context, t *txn) error) (committing bool, err error) {
+	start := time.Now()
+	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if d := time.Since(start); d > slowTx {
+			s.counters.SlowTx.Add(1)
+			s.log.Warn("slow transaction", "transaction", name, "duration", d)
+		}
+	}()
+	t := &txn{q: dbsqlc.New(tx), tx: tx, s: s, again: again, writeWAL: again}
+	if err := f(ctx, t); err != nil {
+		rollback(ctx, tx)
+		return false, err
+	}
+	if t.writeWAL {
+		if err := t.q.WriteWAL(ctx); err != nil {
+			rollback(ctx, tx)
+			return false, err
+		}
+	}
+	return s.commit(ctx, tx)
+}
+
+func (s *Store) commit(ctx context.Context, tx pgx.Tx) (committing bool, err error) {
+	conn := tx.Conn().PgConn()
+	delete(conn.CustomData(), warnedKey)
+	err = tx.Commit(ctx)
+	if warning, warned := conn.CustomData()[warnedKey]; warned && err == nil {
+		return true, fmt.Errorf("commit was answered with a warning: %v", warning)
+	}
+	if err == nil {
+		return false, nil
+	}
+	// PostgreSQL's own error means that it was rolled back; without one nobody knows.
+	return classify(err) == faultTransient, err
+}
+
+// rollback has a time of its own: the caller's may be over.
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	_ = tx.Rollback(ctx) // a connection that fails here is closed by the pool
+}
+
+// pause waits before a further try, longer each time, and false if the time is over.
+func pause(ctx context.Context, try int) bool {
+	base := min(5*time.Millisecond<<try, time.Second)
+	timer := time.NewTimer(base/2 + rand.N(base))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
