@@ -83,7 +83,7 @@ func findAll(ctx context.Context, in places) ([]Binaries, error) {
 	for _, dir := range in.candidates() {
 		b, err := inspect(ctx, dir, who)
 		switch {
-		case errors.Is(err, os.ErrNotExist) && in.only == "":
+		case in.only == "" && absent(err):
 		case err != nil:
 			missing.Unusable = append(missing.Unusable, err.Error())
 		case b.Major < MinMajor:
@@ -99,6 +99,13 @@ func findAll(ctx context.Context, in places) ([]Binaries, error) {
 		return nil, missing
 	}
 	return found, nil
+}
+
+// absent tells of a folder of PATH that holds no PostgreSQL, or into which we
+// cannot look: neither is worth a word.
+func absent(err error) bool {
+	var path *os.PathError
+	return errors.As(err, &path) && path.Op == "stat"
 }
 
 // candidates lists each folder once.
