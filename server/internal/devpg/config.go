@@ -123,7 +123,8 @@ func postgresqlConf(port int, socketDir string, extra map[string]string) string 
 	}
 	all["port"] = fmt.Sprint(port)
 	all["listen_addresses"] = "127.0.0.1"
-	all["unix_socket_directories"] = socketDir
+	// A list: the quotes keep a comma in the path from ending it.
+	all["unix_socket_directories"] = `"` + strings.ReplaceAll(socketDir, `"`, `""`) + `"`
 
 	names := make([]string, 0, len(all))
 	for name := range all {

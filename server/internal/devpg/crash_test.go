@@ -116,6 +116,23 @@ func TestKilledOwner_TakesPostgreSQLAlongAndLosesNothing(t *testing.T) {
 	}
 }
 
+func TestKilledOwner_HalfMadeFolderIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(reachableDir(t), "d")
+	o, _ := launchOwner(t, ownerOrder{DataDir: dir})
+	half := filepath.Join(dir, initPrefix+"*")
+	eventually(t, "a half-made folder", func() bool {
+		made, _ := filepath.Glob(filepath.Join(half, "pgdata", "base"))
+		return len(made) == 1
+	})
+	o.kill9(t)
+	s := mustStart(t, Config{DataDir: dir})
+	execSQL(t, s.URL(), "SELECT 1")
+	if left, _ := filepath.Glob(half); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 func TestKilledOwner_EphemeralFolderIsRemovedByALaterStart(t *testing.T) {
 	t.Parallel()
 	o := startOwner(t, ownerOrder{Ephemeral: true})

@@ -166,15 +166,22 @@ func removeLeftEphemerals(ctx context.Context, base string) {
 // remove deletes the folder; the lock is still to be released.
 func (f *folder) remove() error {
 	f.removeSocketDir()
-	// PostgreSQL's last processes may write while we remove: once more, then.
-	err := os.RemoveAll(f.path)
-	if err != nil {
-		err = os.RemoveAll(f.path)
-	}
-	if err != nil {
+	if err := removeAll(f.path); err != nil {
 		return fmt.Errorf("remove the temporary data folder: %w", err)
 	}
 	return nil
+}
+
+// removeAll tries for a few seconds: a process that is just ending may write
+// into the folder while it is removed.
+func removeAll(path string) error {
+	for tries := 0; ; tries++ {
+		err := os.RemoveAll(path)
+		if err == nil || tries == 50 {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // makeSocketDir returns an empty folder for the UNIX socket, inside the data

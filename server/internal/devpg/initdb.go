@@ -17,7 +17,7 @@ const initPrefix = "init-"
 func (f *folder) initialise(ctx context.Context, bin Binaries, sync bool) error {
 	halves, _ := filepath.Glob(filepath.Join(f.path, initPrefix+"*")) // The only error is a malformed pattern.
 	for _, half := range halves {
-		if err := os.RemoveAll(half); err != nil {
+		if err := removeAll(half); err != nil {
 			return fmt.Errorf("remove a half-made data folder: %w", err)
 		}
 	}

@@ -113,11 +113,11 @@ func (s *Server) awaitReady(ctx context.Context, c *child) error {
 
 // query runs f on a connection through the socket, which needs no password.
 func (s *Server) query(ctx context.Context, database string, f func(context.Context, *pgx.Conn) error) error {
-	conf, err := pgx.ParseConfig(fmt.Sprintf("host='%s' port=%d user=%s dbname='%s' sslmode=disable",
-		s.socketDir, s.port, superuser, database))
+	conf, err := pgx.ParseConfig(fmt.Sprintf("host=/ port=%d user=%s dbname=%s sslmode=disable", s.port, superuser, database))
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
+	conf.Host = s.socketDir // Set here, because a path may hold what a connection string takes for syntax.
 	conn, err := pgx.ConnectConfig(ctx, conf)
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)

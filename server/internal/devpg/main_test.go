@@ -79,6 +79,23 @@ type owner struct {
 
 func startOwner(t *testing.T, order ownerOrder) *owner {
 	t.Helper()
+	o, stdout := launchOwner(t, order)
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	if err != nil {
+		t.Fatalf("the owner says nothing: %v", err)
+	}
+	if err := json.Unmarshal(line, &o.ownerReport); err != nil {
+		t.Fatal(err)
+	}
+	if o.Error != "" {
+		t.Fatalf("the owner failed: %s", o.Error)
+	}
+	return o
+}
+
+// launchOwner does not wait for its report, which comes on its stdout.
+func launchOwner(t *testing.T, order ownerOrder) (*owner, io.Reader) {
+	t.Helper()
 	text, err := json.Marshal(order)
 	if err != nil {
 		t.Fatal(err)
@@ -101,18 +118,7 @@ func startOwner(t *testing.T, order ownerOrder) *owner {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	line, err := bufio.NewReader(stdout).ReadBytes('\n')
-	if err != nil {
-		t.Fatalf("the owner says nothing: %v", err)
-	}
-	o := &owner{cmd: cmd}
-	if err := json.Unmarshal(line, &o.ownerReport); err != nil {
-		t.Fatal(err)
-	}
-	if o.Error != "" {
-		t.Fatalf("the owner failed: %s", o.Error)
-	}
-	return o
+	return &owner{cmd: cmd}, stdout
 }
 
 // kill9 ends the owner so that it can tidy up nothing.

@@ -16,7 +16,7 @@ import (
 
 func TestStart_KeepsDataPortAndPasswordOverStopRestartAndKill(t *testing.T) {
 	t.Parallel()
-	s := mustStart(t, Config{DataDir: filepath.Join(reachableDir(t), "deep", "er")})
+	s := mustStart(t, Config{DataDir: filepath.Join(reachableDir(t), "deep", `an "odd", it's $x\`)})
 	url, pgdata := s.URL(), s.folder.pgdata()
 	execSQL(t, url, "CREATE TABLE t (n int)")
 
