@@ -1,0 +1,64 @@
+# Each target has its line of help behind two number signs; `make help` prints them.
+
+GO      ?= go
+TOOL    := $(GO) tool -modfile=server/tools/go.mod
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+# What `make run` passes on, as in: make run ARGS=--ephemeral
+ARGS ?=
+# The packages of `make test`, and further flags for go test.
+PKG       ?= ./...
+TESTFLAGS ?=
+# RACE=required makes `make test` fail where the race detector cannot run.
+RACE ?= wanted
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-faults lint generate build postgres
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## run the scheduler with a PostgreSQL of its own, on 127.0.0.1:50051
+	@exec bin/leasehold dev $(ARGS)
+
+test: postgres ## run the tests, with the race detector where a C compiler is
+	@$(find_cc); \
+	if [ -n "$$cc" ]; then \
+		CC="$$cc" CGO_ENABLED=1 $(GO) test -race -timeout 20m $(TESTFLAGS) $(PKG); \
+	elif [ "$(RACE)" = required ]; then \
+		echo "the race detector is required, but there is no C compiler for it" >&2; exit 1; \
+	else \
+		echo "no C compiler (with its headers) here: testing without the race detector" >&2; \
+		$(GO) test -timeout 20m $(TESTFLAGS) $(PKG); \
+	fi
+
+test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
+	LEASEHOLD_FULL=1 CGO_ENABLED=1 $(GO) test -race -timeout 60m -count=1 $(TESTFLAGS) ./server/...
+
+lint: ## check formatting, proto files and code
+	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:" $$unformatted >&2; exit 1; fi
+	$(GO) vet ./...
+	GOOS=darwin CGO_ENABLED=0 $(GO) vet ./server/...
+	$(TOOL) buf lint
+	$(TOOL) golangci-lint run
+
+generate: ## write the generated code anew: the stubs from proto/, the queries from db/
+	$(TOOL) buf generate
+	CGO_ENABLED=0 $(TOOL) sqlc generate
+
+build: ## build bin/leasehold
+	$(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o bin/leasehold ./server
+
+postgres:
+	@$(GO) run ./server/internal/devpg/ensure
+
+# Sets the shell's variable cc to a compiler that the race detector can use. A
+# compiler alone is not enough: Debian's can be installed without the headers.
+define find_cc
+cc=; if $(GO) list -race errors >/dev/null 2>&1; then \
+	for c in "$$($(GO) env CC)" cc gcc clang; do \
+		if printf '\043include <stdlib.h>\n' | $$c -fsyntax-only -x c - >/dev/null 2>&1; then cc=$$c; break; fi; \
+	done; \
+fi
+endef
