@@ -317,3 +317,11 @@ func (e *Execution) Leasable(stepID uuid.UUID, number int) bool {
 	open := e.d.State == ExecutionCreated || e.d.State == ExecutionQueued || e.d.State == ExecutionRunning
 	return s != nil && open && !e.d.Stopping && s.d.State == StepReady && number == s.d.AttemptsEnded+1
 }
+
+// NextDue is when the next attempt of a step is due, where that was decided just now.
+func (e *Execution) NextDue(stepID uuid.UUID) *time.Time {
+	if s := e.steps[stepID]; s != nil && s.d.State == StepReady {
+		return s.due
+	}
+	return nil
+}

@@ -49,7 +49,7 @@ func (e *Execution) Settle(now time.Time, edges []Edge, descendants []uuid.UUID)
 		if child.d.State != StepBlocked { // skipped or cancelled by another branch
 			continue
 		}
-		ready, err := child.parentSucceeded(now, e.steps[edge.Parent].d.OutputBytes)
+		ready, err := child.parentSucceeded(now, e.steps[edge.Parent].outputBytes())
 		if err != nil {
 			return err
 		}

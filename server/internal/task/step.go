@@ -75,7 +75,7 @@ type StepData struct {
 	StoppedBecause string
 
 	// Sizes in bytes, so that an answer's size is known before dispatch.
-	InputBytes      int
+	InputBytes      int // with all that travels with each lease
 	ParentBytes     int
 	CheckpointBytes int
 	OutputBytes     int
@@ -84,8 +84,9 @@ type StepData struct {
 // Step is a node of an execution's graph.
 type Step struct {
 	d       StepData
-	attempt *Attempt // live, while RUNNING
-	listed  bool     // among the execution's changes
+	attempt *Attempt   // live, while RUNNING
+	due     *time.Time // of the next attempt, where it was decided just now
+	listed  bool       // among the execution's changes
 }
 
 // RestoreStep makes a step from what was stored; live is its live attempt, if any.
@@ -270,11 +271,19 @@ func (s *Step) close(to StepState, because string) {
 	s.d.State, s.d.StoppedBecause, s.attempt = to, because, nil
 }
 
-// maxParentBytes is how much of parents' outputs travels with a lease.
-const maxParentBytes = 1 << 20
+// MaxParentBytes is how many bytes of parents' outputs travels with a lease.
+const MaxParentBytes = 1 << 20
 
 // OmitsParents tells whether the parents' outputs are too large to travel with the lease.
-func (s *Step) OmitsParents() bool { return s.d.ParentBytes > maxParentBytes }
+func (s *Step) OmitsParents() bool { return s.d.ParentBytes > MaxParentBytes }
+
+// outputBytes is what its output weighs in a child's lease, with its name.
+func (s *Step) outputBytes() int {
+	if s.d.OutputBytes == 0 {
+		return 0
+	}
+	return s.d.OutputBytes + len(s.d.Name)
+}
 
 // answerBytes is what a lease of it weighs in an answer, its payloads at least.
 func (s *Step) answerBytes() int {
