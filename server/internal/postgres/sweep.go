@@ -135,6 +135,7 @@ func (t *txn) expireLeases(ctx context.Context, b scheduler.SweepBatch) (schedul
 func (t *txn) lockForSweep(ctx context.Context, candidates set, b scheduler.SweepBatch, swept *scheduler.Swept) (*gate, error) {
 	for _, id := range b.Wait {
 		if candidates[id] {
+			swept.More = true // the others are for the next batch
 			return t.lock(ctx, []uuid.UUID{id}, true)
 		}
 	}
