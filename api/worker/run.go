@@ -18,6 +18,9 @@ const (
 	// handBackWait for the reports of those that did not.
 	stopWait     = 300 * time.Millisecond
 	handBackWait = 400 * time.Millisecond
+
+	// connectLead is how long before a further try the connection is told to try, too.
+	connectLead = 500 * time.Millisecond
 )
 
 // run is one call of Run. Its goroutines: serve itself, which polls; the renewal loop and its
@@ -126,14 +129,16 @@ func await(done <-chan struct{}, d time.Duration) bool {
 }
 
 // pause waits before the next try of a call that found no server, and reports false if ctx
-// ended. A connection that a caller gave may be waiting up to two minutes before it tries
-// again itself; it is told to try now.
+// ended. A connection that a caller gave may itself be waiting for up to two minutes, and
+// fails calls meanwhile; it is told to try now, a little before the call.
 func (r *run) pause(ctx context.Context, try int) bool {
-	if !sleep(ctx, retryWait(try, backoffCap)) {
+	wait := retryWait(try, backoffCap)
+	lead := min(wait, connectLead)
+	if !sleep(ctx, wait-lead) {
 		return false
 	}
 	if c, ok := r.conn.(interface{ ResetConnectBackoff() }); ok {
 		c.ResetConnectBackoff()
 	}
-	return true
+	return sleep(ctx, lead)
 }

@@ -141,7 +141,9 @@ func TestRun_RefusesBadSettings(t *testing.T) {
 		{"WaitTimeout is 1m0s", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, WaitTimeout: time.Minute}) }},
 		{"Namespace", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Namespace: "a b"}) }},
 		{"Name must", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Name: "\xff"}) }},
-		{"Labels", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Labels: map[string]string{"": "x"}}) }},
+		{"Labels", func() *worker.Worker {
+			return worker.New(worker.Config{Conn: conn, Labels: map[string]string{"": "x"}})
+		}},
 		{`capability "a b"`, func() *worker.Worker {
 			w := worker.New(worker.Config{Conn: conn})
 			worker.HandleRaw(w, "a b", h)
