@@ -51,8 +51,8 @@ func Example() {
 	// {"text":"Hello, Ada"}
 }
 
-// A handler that does its work in pieces looks at its context between them, and says why it
-// ended.
+// A handler that does its work in pieces looks at its context between them, and sends the
+// fencing token along with each change.
 func ExampleJob_LeaseVersion() {
 	server := newExampleServer(`["a", "b"]`)
 	defer server.stop()

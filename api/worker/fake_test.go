@@ -32,6 +32,7 @@ type fakeServer struct {
 	onRenew    func(ctx context.Context, n int, req *leaseholdv1.BatchRenewLeasesRequest) error
 	onRenewal  func(req *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error
 	onReport   func(ctx context.Context, n int, req *leaseholdv1.ReportAttemptRequest) error
+	onGrant    func(l *leaseholdv1.Lease)
 	inputs     []map[string]*leaseholdv1.Payload // pages of GetStepInputs
 
 	mu          sync.Mutex
@@ -110,6 +111,9 @@ func (f *fakeServer) LeaseAttempt(ctx context.Context, req *leaseholdv1.LeaseAtt
 				}
 				if l.RenewAfter == nil {
 					l.RenewAfter = durationpb.New(l.LeaseDuration.AsDuration() / 3)
+				}
+				if f.onGrant != nil {
+					f.onGrant(l)
 				}
 				resp.Leases = append(resp.Leases, l)
 			}

@@ -200,6 +200,31 @@ func TestLease_RenewedInBatchesWhateverHandlersDo(t *testing.T) {
 	})
 }
 
+func TestLease_HangingRenewalHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.onRenew = func(ctx context.Context, n int, req *leaseholdv1.BatchRenewLeasesRequest) error {
+			if n == 1 {
+				return hang(ctx, n, req)
+			}
+			return nil
+		}
+		_, conn := connect(t, f)
+		w := worker.New(config(conn))
+		worker.HandleRaw(w, "x", untilEnd(make(chan ended, 2)))
+		s := start(t, w)
+		f.enqueue(lease("x", "1"))
+		time.Sleep(2 * time.Second)
+		second := lease("x", "1")
+		f.enqueue(second)
+		time.Sleep(10*time.Second + 500*time.Millisecond)
+		if st := f.state(); len(st.renewals) != 2 || st.renewals[1].GetAttemptId() != second.AttemptId {
+			t.Errorf("renewals = %v, want that of the second lease while the first hangs", st.renewals)
+		}
+		s.mustStop(t)
+	})
+}
+
 func TestLease_CancelIsHeard(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -269,7 +294,13 @@ func TestLease_DeadlineOfTheAttempt(t *testing.T) {
 				f := newFake()
 				begun := time.Now().Add(5 * time.Second)
 				f.onRenewal = func(_ *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error {
-					if left := 40*time.Second - time.Since(begun); capped && left < 30*time.Second {
+					if !capped {
+						return nil
+					}
+					// On its way for so long, so that the lease's end, counted from the sending,
+					// is seen before the deadline.
+					time.Sleep(600 * time.Millisecond)
+					if left := 40*time.Second - time.Since(begun); left < 30*time.Second {
 						resp.LeaseDuration = durationpb.New(left)
 					}
 					return nil
@@ -277,7 +308,7 @@ func TestLease_DeadlineOfTheAttempt(t *testing.T) {
 				l := lease("x", "1")
 				l.StartToCloseRemaining = durationpb.New(40 * time.Second)
 				e := runUntilEnd(t, f, l)
-				if !errors.Is(e.cause, worker.ErrDeadline) || e.after < 39*time.Second || e.after >= 40*time.Second {
+				if !errors.Is(e.cause, worker.ErrDeadline) || e.after < 38500*time.Millisecond || e.after >= 40*time.Second {
 					t.Errorf("context ended after %v with %v, want ErrDeadline just before 40 s", e.after, e.cause)
 				}
 				if n := f.state().reportCalls; n != 0 {

@@ -211,7 +211,7 @@ func TestRun_OnlyOnceAtATime(t *testing.T) {
 	})
 }
 
-// TestRun_StopsOnAddress is the one test on a real socket and real time: connect by Address,
+// TestRun_ReconnectsOverTCP is the one test on a real socket and real time: connect by Address,
 // lose the server, find it again, leave no goroutine behind (TestMain looks).
 func TestRun_ReconnectsOverTCP(t *testing.T) {
 	f := newFake()
