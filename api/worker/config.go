@@ -104,7 +104,7 @@ func (c Config) validate() error {
 		errs = append(errs, errors.New("exactly one of Conn and Address must be set"))
 	}
 	if len(c.Namespace) > maxNamespaceBytes || !onlyNameBytes(c.Namespace, "._-") {
-		errs = append(errs, fmt.Errorf("Namespace %q must be at most %d bytes of A-Z a-z 0-9 . _ -", c.Namespace, maxNamespaceBytes))
+		errs = append(errs, fmt.Errorf("setting Namespace: %q must be at most %d bytes of A-Z a-z 0-9 . _ -", c.Namespace, maxNamespaceBytes))
 	}
 	errs = append(errs,
 		validText("Name", c.Name), validText("Node", c.Node), validText("Version", c.Version),
@@ -112,25 +112,25 @@ func (c Config) validate() error {
 		within("LeaseDuration", c.LeaseDuration, minLeaseDuration, maxLeaseDuration),
 		within("WaitTimeout", c.WaitTimeout, minWaitTimeout, maxWaitTimeout))
 	if c.Slots < 1 || c.Slots > maxSlots {
-		errs = append(errs, fmt.Errorf("Slots is %d, must be 1 to %d", c.Slots, maxSlots))
+		errs = append(errs, fmt.Errorf("setting Slots: %d, must be 1 to %d", c.Slots, maxSlots))
 	}
 	return errors.Join(errs...)
 }
 
 func validText(field, s string) error {
 	if len(s) > maxNameBytes || !plainText(s) {
-		return fmt.Errorf("%s must be at most %d bytes of UTF-8 without NUL", field, maxNameBytes)
+		return fmt.Errorf("setting %s: must be at most %d bytes of UTF-8 without NUL", field, maxNameBytes)
 	}
 	return nil
 }
 
 func validLabels(labels map[string]string) error {
 	if len(labels) > maxLabels {
-		return fmt.Errorf("Labels has %d entries, at most %d are allowed", len(labels), maxLabels)
+		return fmt.Errorf("setting Labels: %d entries, at most %d are allowed", len(labels), maxLabels)
 	}
 	for k, v := range labels {
 		if k == "" || len(k) > maxLabelKeyBytes || len(v) > maxLabelValueBytes || !plainText(k) || !plainText(v) {
-			return fmt.Errorf("Labels[%q] must have a key of 1 to %d and a value of at most %d bytes of UTF-8 without NUL",
+			return fmt.Errorf("setting Labels: %q must have a key of 1 to %d and a value of at most %d bytes of UTF-8 without NUL",
 				k, maxLabelKeyBytes, maxLabelValueBytes)
 		}
 	}
@@ -139,7 +139,7 @@ func validLabels(labels map[string]string) error {
 
 func within(field string, d, low, high time.Duration) error {
 	if d < low || d > high {
-		return fmt.Errorf("%s is %v, must be %v to %v", field, d, low, high)
+		return fmt.Errorf("setting %s: %v, must be %v to %v", field, d, low, high)
 	}
 	return nil
 }

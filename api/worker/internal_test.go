@@ -14,7 +14,7 @@ import (
 
 func TestFromWire(t *testing.T) {
 	t.Parallel()
-	make := func(code codes.Code, domain, reason string) error {
+	refused := func(code codes.Code, domain, reason string) error {
 		s, err := status.New(code, "m").WithDetails(&errdetails.ErrorInfo{Domain: domain, Reason: reason})
 		if err != nil {
 			t.Fatal(err)
@@ -26,18 +26,18 @@ func TestFromWire(t *testing.T) {
 		kind error
 		code codes.Code
 	}{
-		{make(codes.FailedPrecondition, "leasehold", "LEASE_SUPERSEDED"), ErrLeaseLost, codes.FailedPrecondition},
-		{make(codes.FailedPrecondition, "leasehold", "OUTCOME_ALREADY_RECORDED"), ErrLeaseLost, codes.FailedPrecondition},
-		{make(codes.FailedPrecondition, "leasehold", "SESSION_SUPERSEDED"), ErrSuperseded, codes.FailedPrecondition},
-		{make(codes.NotFound, "leasehold", "SESSION_NOT_FOUND"), errSessionNotFound, codes.NotFound},
-		{make(codes.InvalidArgument, "leasehold", "PAYLOAD_TOO_LARGE"), errPayloadTooLarge, codes.InvalidArgument},
-		{make(codes.FailedPrecondition, "elsewhere", "LEASE_SUPERSEDED"), nil, codes.FailedPrecondition},
+		{refused(codes.FailedPrecondition, "leasehold", "LEASE_SUPERSEDED"), ErrLeaseLost, codes.FailedPrecondition},
+		{refused(codes.FailedPrecondition, "leasehold", "OUTCOME_ALREADY_RECORDED"), ErrLeaseLost, codes.FailedPrecondition},
+		{refused(codes.FailedPrecondition, "leasehold", "SESSION_SUPERSEDED"), ErrSuperseded, codes.FailedPrecondition},
+		{refused(codes.NotFound, "leasehold", "SESSION_NOT_FOUND"), errSessionNotFound, codes.NotFound},
+		{refused(codes.InvalidArgument, "leasehold", "PAYLOAD_TOO_LARGE"), errPayloadTooLarge, codes.InvalidArgument},
+		{refused(codes.FailedPrecondition, "elsewhere", "LEASE_SUPERSEDED"), nil, codes.FailedPrecondition},
 		{status.Error(codes.Unavailable, "m"), nil, codes.Unavailable},
 		{context.DeadlineExceeded, nil, codes.Unknown},
 	} {
 		err := fmt.Errorf("call: %w", fromWire(tc.err))
 		for _, kind := range []error{ErrLeaseLost, ErrSuperseded, errSessionNotFound, errPayloadTooLarge} {
-			if got, want := errors.Is(err, kind), kind == tc.kind; got != want {
+			if got, want := errors.Is(err, kind), errors.Is(tc.kind, kind); got != want {
 				t.Errorf("errors.Is(%v, %v) = %v, want %v", err, kind, got, want)
 			}
 		}

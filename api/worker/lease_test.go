@@ -136,7 +136,7 @@ func TestLease_OutlivesErrorsOfTheServer(t *testing.T) {
 			}
 			return nil
 		}
-		f.onRenewal = func(req *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error {
+		f.onRenewal = func(*leaseholdv1.RenewLeaseRequest, *leaseholdv1.RenewLeaseResponse) error {
 			if len(f.state().renewCalls)%6 == 0 { // answered, but without this one
 				return refuse(codes.Unavailable, "STORAGE_UNAVAILABLE")
 			}

@@ -75,7 +75,7 @@ func (p *poller) poll(ctx context.Context, free int) (grant, error) {
 		WorkerId:      p.session.workerID,
 		SessionId:     p.session.id,
 		RequestId:     uuid.NewString(),
-		MaxLeases:     int32(min(free, maxLeases)), //nolint:gosec // bounded
+		MaxLeases:     int32(min(free, maxLeases)), // bounded
 		WaitTimeout:   durationpb.New(p.session.wait),
 		LeaseDuration: durationpb.New(p.session.lease),
 	}
@@ -131,7 +131,7 @@ func (p *poller) accept(ctx context.Context, g grant, free int) {
 func (p *poller) rest(ctx context.Context, g grant) error {
 	if g.resp.GetDirective() == leaseholdv1.Directive_DIRECTIVE_DRAIN {
 		p.log.Debug("worker is drained")
-		sleep(ctx, drainedPoll+rand.N(drainedPoll/4))
+		sleep(ctx, drainedPoll+rand.N(drainedPoll/4)) // only spreads load
 		return ctx.Err()
 	}
 	if len(g.resp.GetLeases()) > 0 || g.took >= emptySoon {

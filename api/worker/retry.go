@@ -23,7 +23,7 @@ func retryWait(n int, limit time.Duration) time.Duration {
 	if n < 20 { // beyond, the shift would be over any limit
 		d = min(backoffBase<<n, limit)
 	}
-	return d/2 + rand.N(d/2+1)
+	return d/2 + rand.N(d/2+1) // only spreads load
 }
 
 // sleep waits for d, and reports false if ctx ended first.

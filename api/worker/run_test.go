@@ -136,11 +136,11 @@ func TestRun_RefusesBadSettings(t *testing.T) {
 		{"exactly one of Conn and Address", func() *worker.Worker { return worker.New(worker.Config{}) }},
 		{"exactly one of Conn and Address", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Address: "x"}) }},
 		{"no handler", func() *worker.Worker { return worker.New(worker.Config{Conn: conn}) }},
-		{"Slots is -1", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Slots: -1}) }},
-		{"LeaseDuration is 1ms", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, LeaseDuration: time.Millisecond}) }},
-		{"WaitTimeout is 1m0s", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, WaitTimeout: time.Minute}) }},
+		{"Slots: -1", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Slots: -1}) }},
+		{"LeaseDuration: 1ms", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, LeaseDuration: time.Millisecond}) }},
+		{"WaitTimeout: 1m0s", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, WaitTimeout: time.Minute}) }},
 		{"Namespace", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Namespace: "a b"}) }},
-		{"Name must", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Name: "\xff"}) }},
+		{"Name: must", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Name: "\xff"}) }},
 		{"Labels", func() *worker.Worker {
 			return worker.New(worker.Config{Conn: conn, Labels: map[string]string{"": "x"}})
 		}},

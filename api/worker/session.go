@@ -62,7 +62,7 @@ func (r *run) register(ctx context.Context, name string, first bool) (*session, 
 		Name:         name,
 		Node:         r.cfg.Node,
 		Capabilities: r.capabilities(),
-		Slots:        int32(r.cfg.Slots), //nolint:gosec // validated: at most 10,000
+		Slots:        int32(r.cfg.Slots), // validated: at most 10,000
 		Version:      r.cfg.Version,
 		Labels:       r.cfg.Labels,
 		RequestId:    uuid.NewString(), // the same on each try: one session, and one name if the server makes it
@@ -71,6 +71,9 @@ func (r *run) register(ctx context.Context, name string, first bool) (*session, 
 		s, err := r.tryRegister(ctx, req)
 		if err == nil {
 			return s, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 		if first && isMisconfigured(err) {
 			return nil, fmt.Errorf("leasehold: register worker: %w", err)
