@@ -260,4 +260,11 @@ func TestRetry_ReleaseMayAskForAWait(t *testing.T) {
 	if got := w.requests[id].Due.Sub(w.now); got != time.Minute {
 		t.Errorf("waits %v, want 1m", got)
 	}
+	for asked, want := range map[time.Duration]time.Duration{math.MaxInt64: MaxDuration, math.MinInt64: 0} {
+		s := &Step{d: StepData{State: StepRunning, Retry: DefaultRetryPolicy()}}
+		due, err := s.attemptEnded(epoch, AttemptData{State: AttemptReleased}, asked, false, 0)
+		if got := due.Sub(epoch); err != nil || got != want {
+			t.Errorf("asked for %v: waits %v, want %v (%v)", asked, got, want, err)
+		}
+	}
 }

@@ -153,6 +153,42 @@ func TestB49_FailFastCancelsTheOthers(t *testing.T) {
 	w.want(ExecutionFailed, map[string]StepState{"live": StepCanceled})
 }
 
+func TestFailFast_LeasesNothingOnceItStops_AndCancelDoesNotLengthenItsGrace(t *testing.T) {
+	t.Parallel()
+	spec := graph(nil, "bad", "live", "waits")
+	spec.FailFast = true
+	w := newWorld(t, spec)
+	w.leaseStep("bad", "live")
+	bad, waits := w.step("bad").ID, w.step("waits").ID
+	e := w.load([]uuid.UUID{bad, waits})
+	w.must(e.Report(w.now, bad, failed("X", true), 0))
+	_, _, err := e.Lease(w.now, waits, Grant{AttemptID: w.id(), Number: 1})
+	refused(t, err, "READY") // although it is not settled yet
+
+	w.failForGood("bad")
+	grace := *w.data.CancelDeadline
+	w.now = w.now.Add(10 * time.Second)
+	w.must(w.cancel())
+	w.want(ExecutionCanceling, map[string]StepState{"live": StepRunning})
+	if !w.data.CancelDeadline.Equal(grace) {
+		t.Errorf("grace until %v, was %v", w.data.CancelDeadline, grace)
+	}
+}
+
+func TestFrontier_OfALeafIsEmpty(t *testing.T) {
+	t.Parallel()
+	for _, o := range []*Outcome{{State: AttemptSucceeded}, failed("X", true)} {
+		w := newWorld(t, single())
+		w.leaseStep("a")
+		id := w.step("a").ID
+		e := w.load([]uuid.UUID{id})
+		w.must(e.Report(w.now, id, o, 0))
+		if f := e.Frontier(); !f.Empty() {
+			t.Errorf("%s: a step without children lets %+v be read", o.State, f)
+		}
+	}
+}
+
 func TestB46_SiblingsThatFailTogetherKeepTheirRetries(t *testing.T) {
 	t.Parallel()
 	spec := graph(nil, "b", "c")

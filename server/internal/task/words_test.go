@@ -213,7 +213,9 @@ func TestB04_LateEntry_OneForEachReason(t *testing.T) {
 	guess.HeldVersion = 1
 	other := l
 	other.ExecutionClosed = true
-	if m := e.LateEntry(guess, "a").Milestone; m == own.Milestone {
+	later := l // the same reason as a guess: LEASE_SUPERSEDED
+	later.LaterAttempt = true
+	if m := e.LateEntry(guess, "a").Milestone; m == e.LateEntry(later, "a").Milestone {
 		t.Error("another version is counted with its own")
 	}
 	again := guess
