@@ -153,9 +153,7 @@ func (s *Step) attemptEnded(now time.Time, a AttemptData, notBefore time.Duratio
 		return due, s.refuse("attempt " + string(a.State))
 	}
 	delay := s.count(a, notBefore, chance)
-	if a.Failure != nil {
-		s.d.Failure = a.Failure
-	}
+	s.keepFailure(a)
 	switch {
 	case stopping:
 		s.close(StepCanceled, "")
@@ -176,6 +174,16 @@ func (s *Step) attemptEnded(now time.Time, a AttemptData, notBefore time.Duratio
 	return due, nil
 }
 
+// keepFailure remembers why the attempt ended. A deadline over the whole step does not hide
+// the last real error: StoppedBecause tells of the deadline beside it.
+func (s *Step) keepFailure(a AttemptData) {
+	deadline := a.State == AttemptTimedOut && (a.Reason == EndExecutionDeadline || a.Reason == EndScheduleToClose)
+	if a.Failure == nil || (deadline && s.d.Failure != nil) {
+		return
+	}
+	s.d.Failure = a.Failure
+}
+
 // count books the ended attempt and returns how long the next one has to wait.
 func (s *Step) count(a AttemptData, notBefore time.Duration, chance float64) time.Duration {
 	s.attempt = nil
@@ -189,11 +197,11 @@ func (s *Step) count(a AttemptData, notBefore time.Duration, chance float64) tim
 		return s.backoffFrom(lostBeforeBackoff, s.d.LostInRow, chance)
 	case AttemptReleased:
 		s.d.ReleasedInRow, s.d.LostInRow = s.d.ReleasedInRow+1, 0
-		return max(notBefore, s.backoffFrom(releasedBeforeBackoff, s.d.ReleasedInRow, chance))
+		return max(bounded(notBefore), s.backoffFrom(releasedBeforeBackoff, s.d.ReleasedInRow, chance))
 	case AttemptFailed, AttemptTimedOut:
 		s.d.Failures, s.d.LostInRow, s.d.ReleasedInRow = s.d.Failures+1, 0, 0
 		if f := a.Failure; f != nil && f.NextRetryDelay != nil {
-			return *f.NextRetryDelay
+			return bounded(*f.NextRetryDelay)
 		}
 		return s.d.Retry.Backoff(s.d.Failures, chance)
 	default:
