@@ -63,7 +63,7 @@ func (s *executionService) readSteps(ctx context.Context, q scheduler.ExecutionQ
 			page.execution = encodeExecution(view)
 			space = newRoom(s.maxMessage - proto.Size(page.execution))
 		}
-		page.more = more
+		page.more = more && len(view.Steps) > 0
 		if view.Revision != page.execution.Revision {
 			page.more = true
 			return page, nil
@@ -73,7 +73,7 @@ func (s *executionService) readSteps(ctx context.Context, q scheduler.ExecutionQ
 			return page, nil
 		}
 		read += len(view.Steps)
-		if !more || read >= limit || len(view.Steps) == 0 {
+		if !page.more || read >= limit {
 			return page, nil
 		}
 		q.AfterOrdinal = page.last
