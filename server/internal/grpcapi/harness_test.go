@@ -197,6 +197,7 @@ type refusal struct {
 	code    codes.Code
 	info    *errdetails.ErrorInfo
 	fields  map[string]string // reasons by field
+	count   int               // violations
 	details []any
 	text    string
 }
@@ -220,6 +221,7 @@ func takeApart(st *status.Status) refusal {
 		case *errdetails.BadRequest:
 			for _, v := range d.GetFieldViolations() {
 				r.fields[v.GetField()] = v.GetReason()
+				r.count++
 			}
 		}
 	}
