@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
@@ -244,3 +246,9 @@ const (
 	someID  = "0192d5a0-5a5a-7a5a-8a5a-5a5a5a5a5a5a"
 	otherID = "0192d5a0-5a5a-7a5a-8a5a-5a5a5a5a5a5b"
 )
+
+func waiting(d time.Duration) *leaseholdv1.LeaseAttemptRequest {
+	r := poll()
+	r.WaitTimeout = durationpb.New(d)
+	return r
+}
