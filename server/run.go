@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/leasehold/leasehold/server/internal/grpcapi"
+	"github.com/leasehold/leasehold/server/internal/postgres"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+)
+
+// run is the composition root: it puts the parts of a server together, calls ready when they
+// serve, and ends them in order when ctx ends, which is no error. If a part ends by itself, so
+// does the server, with its error. A database that goes away later is none: calls are
+// answered UNAVAILABLE until it is back.
+func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLine) error) error {
+	if err := openDatabase(ctx, cfg, log); err != nil {
+		return unlessAsked(ctx, err)
+	}
+	listener, err := listen(ctx, cfg.Listen)
+	if err != nil {
+		return unlessAsked(ctx, err)
+	}
+	defer listener.Close()
+
+	store, err := postgres.Open(ctx, postgres.Config{
+		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(), Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer closeStore(store, log)
+	hints, err := postgres.NewHints(store, cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	service := scheduler.New(scheduler.Config{
+		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
+		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log,
+	})
+	api, err := grpcapi.New(grpcapi.Config{
+		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
+		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
+	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service})
+	if err != nil {
+		return err
+	}
+
+	// The parts outlive ctx: calls that are under way when it ends still need them.
+	lasting, endParts := context.WithCancel(context.WithoutCancel(ctx))
+	defer endParts()
+	parts, working := errgroup.WithContext(lasting)
+	parts.Go(func() error { return service.Run(working) })
+	parts.Go(func() error { return api.Serve(listener) })
+
+	line := readyLine{Ready: true, Listen: listener.Addr().String(), DatabaseURL: cfg.DatabaseURL, PID: os.Getpid(), Version: version}
+	failure := ready(line)
+	if failure == nil {
+		log.Info("ready", "listen", line.Listen, "version", version)
+		select {
+		case <-ctx.Done():
+		case <-working.Done(): // One of the parts failed; Wait tells which.
+		}
+	}
+	log.Info("stopping")
+	stop := func() error { api.Shutdown(service.StopPolls); return nil }
+	warn(log, bounded(cfg.ShutdownTimeout+stopMargin, "the gRPC server", stop))
+	endParts()
+	err = bounded(partsLimit, "the scheduler", parts.Wait)
+	if errors.Is(err, errNotEnded) {
+		warn(log, err)
+		return failure
+	}
+	if !errors.Is(err, context.Canceled) {
+		failure = errors.Join(failure, err)
+	}
+	return failure
+}
+
+// The bounds of a shutdown beside --shutdown-timeout, with whose default they make up less
+// than 10 s.
+const (
+	stopMargin = time.Second
+	partsLimit = 1200 * time.Millisecond
+	storeLimit = 500 * time.Millisecond
+)
+
+// openDatabase waits for the database, and sees to it that its schema is the one we know.
+func openDatabase(ctx context.Context, cfg settings, log *slog.Logger) error {
+	if err := postgres.Await(ctx, cfg.DatabaseURL, cfg.DatabaseWait, log); err != nil {
+		return err
+	}
+	if cfg.Migrate {
+		return postgres.Migrate(ctx, cfg.DatabaseURL, log)
+	}
+	return postgres.CheckSchema(ctx, cfg.DatabaseURL)
+}
+
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	var how net.ListenConfig
+	listener, err := how.Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("another program listens on %s; choose another port with --listen, or a free one with --listen 127.0.0.1:0", address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+// closeStore gives the connections back; one that is stuck does not keep us.
+func closeStore(store *postgres.Store, log *slog.Logger) {
+	warn(log, bounded(storeLimit, "the connections to the database", func() error { store.Close(); return nil }))
+}
+
+var errNotEnded = errors.New("did not end in time")
+
+// bounded returns what f returns, or after the limit errNotEnded, leaving f behind.
+func bounded(limit time.Duration, what string, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("%s: %w (%s)", what, errNotEnded, limit)
+	}
+}
+
+func warn(log *slog.Logger, err error) {
+	if err != nil {
+		log.Warn("shutdown", "error", err)
+	}
+}
+
+// unlessAsked drops an error that only says that ctx ended: that is how we are told to end.
+func unlessAsked(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
