@@ -111,7 +111,7 @@ func (b *batcher[Req, Res]) drain(ctx context.Context) {
 			return
 		}
 		if onlyBusy {
-			wait(ctx, busyPause)
+			wait(context.WithoutCancel(ctx), busyPause)
 		}
 		b.write(ctx, batch)
 	}
