@@ -284,12 +284,6 @@ func (r *registry) workers() []uuid.UUID {
 	return ids
 }
 
-func (r *registry) len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.polls)
-}
-
 // stop answers every poll empty, and those that come later.
 func (r *registry) stop() {
 	r.mu.Lock()
