@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	sweepBatch = 200 // attempts or executions of one transaction
-	tidyBatch  = 1000
+	sweepBatch   = 200 // attempts or executions of one transaction
+	tidyBatch    = 1000
 	shortOutage  = 5 * time.Second
 	outageSweeps = 5 // sweep intervals
 )
