@@ -73,9 +73,14 @@ func sorted(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestValidate_OneViolation(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, &fakeApp{}, Config{})
+// badCall is a call with one thing wrong.
+type badCall struct {
+	name          string
+	call          func(context.Context) error
+	field, reason string
+}
+
+func badCalls(r *rig) []badCall {
 	with := func(change func(*leaseholdv1.EnqueueExecutionRequest)) *leaseholdv1.EnqueueExecutionRequest {
 		request := oneStep()
 		change(request)
@@ -84,11 +89,7 @@ func TestValidate_OneViolation(t *testing.T) {
 	enqueue := func(request *leaseholdv1.EnqueueExecutionRequest) func(context.Context) error {
 		return func(ctx context.Context) error { _, err := r.executions.EnqueueExecution(ctx, request); return err }
 	}
-	for _, tc := range []struct {
-		name          string
-		call          func(context.Context) error
-		field, reason string
-	}{
+	return []badCall{
 		{"no steps", enqueue(with(func(r *leaseholdv1.EnqueueExecutionRequest) { r.Steps = nil })), "steps", "NO_STEPS"},
 		{"cycle", enqueue(with(func(r *leaseholdv1.EnqueueExecutionRequest) {
 			r.Steps = []*leaseholdv1.StepSpec{{Name: "a", Capability: "x", DependsOn: []string{"b"}}, {Name: "b", Capability: "x", DependsOn: []string{"a"}}}
@@ -137,7 +138,12 @@ func TestValidate_OneViolation(t *testing.T) {
 			_, err := r.workers.BatchReportAttempts(ctx, &leaseholdv1.BatchReportAttemptsRequest{Reports: make([]*leaseholdv1.ReportAttemptRequest, 501)})
 			return err
 		}, "reports", "INVALID_FIELD"},
-	} {
+	}
+}
+
+func TestValidate_OneViolation(t *testing.T) {
+	t.Parallel()
+	for _, tc := range badCalls(newRig(t, &fakeApp{}, Config{})) {
 		t.Run(tc.name, func(t *testing.T) {
 			got := refusalOf(t, tc.call(t.Context()))
 			if got.code != codes.InvalidArgument || got.info.GetReason() != tc.reason || len(got.fields) != 1 || got.fields[tc.field] != tc.reason {
