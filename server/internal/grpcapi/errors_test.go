@@ -137,7 +137,7 @@ func TestErrors_NoDriverTextReachesClients(t *testing.T) {
 				enqueue: func(context.Context, *task.ExecutionSpec) (scheduler.Enqueued, error) {
 					return scheduler.Enqueued{}, cause
 				},
-				report: func(_ context.Context, list []scheduler.Report) []scheduler.Result[scheduler.Reported] {
+				report: func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported] {
 					return []scheduler.Result[scheduler.Reported]{{Err: cause}}
 				},
 			}, Config{})
