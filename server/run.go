@@ -38,9 +38,12 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		return err
 	}
 	defer closeStore(store, log)
-	hints := postgres.NewHints(cfg.DatabaseURL, log)
+	hints, err := postgres.NewHints(store, cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
 	service := scheduler.New(scheduler.Config{
-		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval, SessionTimeout: cfg.SessionTimeout,
+		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
 		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
@@ -55,7 +58,6 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	lasting, endParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer endParts()
 	parts, working := errgroup.WithContext(lasting)
-	parts.Go(func() error { return hints.Run(working) })
 	parts.Go(func() error { return service.Run(working) })
 	parts.Go(func() error { return api.Serve(listener) })
 

@@ -54,10 +54,10 @@ WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.de
 RETURNING l.attempt_id;
 
 -- name: ExpiredLeases :many
--- Candidates of the sweeper, of executions that come after one. Takes no lock: what is over is
+-- Candidates of the sweeper, but for executions that were missed. Takes no lock: what is over is
 -- decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
 SELECT attempt_id, execution_id, lease_version FROM leases
-WHERE expires_at <= now() AND execution_id > @after::uuid
+WHERE expires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
 ORDER BY execution_id, attempt_id LIMIT @batch::integer;
 
 -- name: RenewLeases :many

@@ -8,3 +8,8 @@ FROM (SELECT unnest(@keys::bigint[]) AS key ORDER BY 1) k;
 -- Makes the transaction's commit one that has to be replicated, where replication is
 -- synchronous. Takes no lock, reads no index.
 SELECT pg_logical_emit_message(true, 'leasehold', '');
+
+-- name: Notify :exec
+-- Passes hints on to the replicas that listen, outside every transaction that writes. Takes
+-- the lock of the notification queue for the length of its own commit, reads no index.
+SELECT pg_notify('leasehold', @payload::text);

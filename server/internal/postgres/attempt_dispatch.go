@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -289,6 +290,11 @@ func (d *dispatch) grant(ctx context.Context) error {
 			AttemptID: it.AttemptID, Number: it.Number, WorkerID: it.WorkerID, SessionID: it.SessionID,
 			WorkerName: w.Name, Node: w.Node, LeaseVersion: versions[i], Duration: it.Duration,
 		})
+		var late *task.TransitionError
+		if errors.As(err, &late) { // a deadline has come since it was claimed: its timer ends the step
+			d.done.Dropped++
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("lease step %s: %w", it.StepID, err)
 		}
@@ -302,6 +308,9 @@ func (d *dispatch) grant(ctx context.Context) error {
 	}
 	if err := d.g.save(ctx); err != nil {
 		return err
+	}
+	if len(attempts.Ids) == 0 {
+		return nil
 	}
 	if err := d.t.q.InsertAttempts(ctx, attempts); err != nil {
 		return fmt.Errorf("insert attempts: %w", err)

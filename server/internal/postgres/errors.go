@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -94,8 +95,17 @@ func outward(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return ctx.Err()
 	}
-	if classify(err) == faultOther {
+	kind := classify(err)
+	if kind == faultOther {
 		return err
 	}
-	return &scheduler.UnavailableError{Cause: err, RetryAfter: time.Second}
+	return &scheduler.UnavailableError{Cause: err, RetryAfter: time.Second, Locked: kind == faultLocked || kind == faultRetry}
+}
+
+// outwardOrNil turns the error of a read into one that callers know.
+func outwardOrNil(ctx context.Context, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return outward(ctx, fmt.Errorf("%s: %w", what, err))
 }

@@ -73,6 +73,7 @@ type Renewal struct {
 
 // Renewed is a lease after its renewal.
 type Renewed struct {
+	WorkerID        uuid.UUID
 	ExpiresAt       time.Time
 	Remaining       time.Duration
 	Cancel          bool

@@ -82,6 +82,7 @@ func (e *ExhaustedError) Error() string { return e.Message }
 type UnavailableError struct {
 	Cause      error
 	RetryAfter time.Duration
+	Locked     bool // a lock did not come in time: others may well get through
 }
 
 func (e *UnavailableError) Error() string { return fmt.Sprintf("storage is unavailable: %v", e.Cause) }

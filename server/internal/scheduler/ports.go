@@ -53,7 +53,7 @@ type DeliveryStore interface {
 	// Replay raises the delivery of live leases and returns them.
 	Replay(ctx context.Context, attempts []uuid.UUID) ([]LeaseView, error)
 	// Return hands back grants that reached nobody.
-	Return(ctx context.Context, grants []Undelivered, wait bool) error
+	Return(ctx context.Context, grants []Undelivered) error
 	// Touch writes signs of life, and tells the current session of each worker.
 	Touch(ctx context.Context, workers []uuid.UUID) (map[uuid.UUID]WorkerState, error)
 }
@@ -83,8 +83,7 @@ type SweepStore interface {
 	// BeginSweep takes the right to sweep, gives credit after an outage, and looks whether
 	// there is anything to end.
 	BeginSweep(ctx context.Context, interval time.Duration) (SweepStart, error)
-	// ExpireLeases ends leases that are over, of at most 200 attempts of executions after
-	// one; those of executions in wait are waited for.
+	// ExpireLeases ends leases that are over, of at most 200 attempts.
 	ExpireLeases(ctx context.Context, b SweepBatch) (Swept, error)
 	// FireTimers looks at rules of time whose timer is due, of at most 200 executions.
 	FireTimers(ctx context.Context, b SweepBatch) (Swept, error)
@@ -103,17 +102,15 @@ type SweepStart struct {
 
 // SweepBatch is a part of a sweep.
 type SweepBatch struct {
-	After   uuid.UUID   // candidates of executions after this one
 	Skipped []uuid.UUID // executions that were locked in this sweep
 	Wait    []uuid.UUID // executions that were missed too often: one of them is waited for
 }
 
 // Swept is what a part of a sweep did.
 type Swept struct {
-	Last   uuid.UUID   // the last execution that was looked at
 	Done   int         // attempts ended, or timers fired
 	Missed []uuid.UUID // executions that another transaction held
-	More   bool
+	More   bool        // there may be more that was not looked at
 }
 
 // Group is what some parked poll can serve.
@@ -199,4 +196,23 @@ type Undelivered struct {
 type Result[T any] struct {
 	Value T
 	Err   error
+}
+
+// Hint says that something may have changed. It is never the truth: whoever hears it looks.
+type Hint string
+
+// What hints are about.
+const (
+	HintWork    Hint = "work"    // something is due that was not before
+	HintSlots   Hint = "slots"   // a worker has a free slot again
+	HintSession Hint = "session" // a session was opened, drained or ended
+)
+
+// Hints carries hints between replicas. They may be lost, merged and repeated.
+type Hints interface {
+	// Send passes hints on to the other replicas soon, without waiting.
+	Send(hints ...Hint)
+	// Run hears the others' hints until the context ends. After a gap in the hearing every
+	// hint is given once.
+	Run(ctx context.Context, hear func(Hint)) error
 }

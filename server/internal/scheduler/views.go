@@ -84,7 +84,7 @@ type LeaseView struct {
 	Labels                map[string]string
 	TraceContext          map[string]string
 
-	delivery  int    // which delivery of the grant this is
-	requestID string // that the grant bears
-	workerID  uuid.UUID
+	WorkerID  uuid.UUID
+	RequestID string // of the poll that it was granted to
+	Delivery  int    // which delivery of the grant this is: only the last one can hand it back
 }

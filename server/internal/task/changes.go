@@ -97,6 +97,7 @@ func (e *Execution) dirtyStep(s *Step) {
 func (e *Execution) request(s *Step, due time.Time) {
 	e.dirtyStep(s)
 	e.touch()
+	s.due = &due
 	e.changes.Requests = append(e.changes.Requests, Request{
 		StepID: s.d.ID, Number: s.d.AttemptsEnded + 1, Due: due, AnswerBytes: s.answerBytes(),
 	})

@@ -68,14 +68,10 @@ func (e *Execution) Terminate(now time.Time, reason string) error {
 // ends CANCELED instead. All open steps must have been read, and the leases of the live ones
 // deleted.
 func (e *Execution) ExceedDeadline(now time.Time) error {
-	if e.d.State.Terminal() || e.d.Deadline == nil || now.Before(*e.d.Deadline) {
+	if e.d.State.Terminal() || !reached(e.d.Deadline, now) {
 		return e.refuse("exceed deadline")
 	}
-	canceling := e.d.State == ExecutionCanceling
-	if !canceling && e.d.Failure == nil {
-		e.d.Failure = &Failure{Type: StoppedDeadline, Message: "the execution's deadline came before its last step ended"}
-	}
-	e.ending = true
+	e.beginDeadline()
 	for _, s := range e.Steps() {
 		if err := e.deadlineEndsStep(now, s); err != nil {
 			return err
@@ -86,6 +82,14 @@ func (e *Execution) ExceedDeadline(now time.Time) error {
 	return nil
 }
 
+// beginDeadline says why the execution ends. An earlier failure stays its failure.
+func (e *Execution) beginDeadline() {
+	e.ending = true
+	if e.d.State != ExecutionCanceling && e.d.Failure == nil {
+		e.d.Failure = &Failure{Type: StoppedDeadline, Message: "the execution's deadline came before its last step ended"}
+	}
+}
+
 func (e *Execution) deadlineEndsStep(now time.Time, s *Step) error {
 	switch s.d.State {
 	case StepRunning:
@@ -93,12 +97,8 @@ func (e *Execution) deadlineEndsStep(now time.Time, s *Step) error {
 		if err := a.TimeOut(now, EndExecutionDeadline); err != nil {
 			return err
 		}
-		previous := s.d.Failure
 		if err := e.attemptEnded(now, s, a, &Outcome{}, 0); err != nil {
 			return err
-		}
-		if previous != nil { // the last real error stays readable
-			s.d.Failure = previous
 		}
 	case StepReady:
 		e.dropRequest(s)
@@ -137,7 +137,10 @@ type Timer struct {
 // FireStepTimer fails a step that has waited too long. due is when its attempt became due.
 // A timer that no longer applies changes nothing.
 func (e *Execution) FireStepTimer(now time.Time, kind TimerKind, stepID uuid.UUID, due time.Time) error {
-	s := e.steps[stepID]
+	s, err := e.read(stepID, "time out")
+	if err != nil {
+		return err
+	}
 	if e.d.State.Terminal() || s.d.State != StepReady {
 		return nil
 	}
@@ -161,51 +164,6 @@ func (e *Execution) FireStepTimer(now time.Time, kind TimerKind, stepID uuid.UUI
 	}
 	e.stepClosed(now, s)
 	return nil
-}
-
-// Reopen opens the next round of a FAILED or CANCELED execution. waiting has the steps to
-// open anew, each with the number of its parents that have not succeeded.
-func (e *Execution) Reopen(now time.Time, reason string, waiting map[uuid.UUID]int) error {
-	if e.d.State != ExecutionFailed && e.d.State != ExecutionCanceled {
-		return e.refuse("reopen")
-	}
-	e.keepEndEntry()
-	d := &e.d
-	d.State, d.Round = ExecutionQueued, d.Round+1
-	d.Stopping, d.CancelDeadline, d.CancelReason, d.Failure = false, nil, "", nil
-	d.StartedAt, d.EndedAt, d.DueAt = nil, nil, now
-	e.setDeadline(now)
-	e.touch()
-	e.entry(Entry{
-		Milestone: e.milestone("reopened"), Stage: StageControl, Component: "producer",
-		Title: "Retry requested", At: now, Details: reasonDetails(reason),
-	})
-	e.event(EventExecutionReopened, now, nil, nil)
-	for _, s := range e.Steps() {
-		parents, named := waiting[s.d.ID]
-		if !named {
-			continue
-		}
-		if err := s.reopen(now, parents); err != nil {
-			return err
-		}
-		d.OpenSteps++
-		d.UnsuccessfulSteps--
-		e.dirtyStep(s)
-		if s.d.State == StepReady {
-			e.request(s, *s.d.OpenedAt)
-		}
-	}
-	return nil
-}
-
-// keepEndEntry writes down the end of the round that is over: it was derived from the row.
-func (e *Execution) keepEndEntry() {
-	e.changes.Entries = append(e.changes.Entries, Entry{
-		Sequence: e.d.EndEntry, Milestone: e.milestone("ended"), Stage: StageExecution, Component: "scheduler",
-		Title: "Execution " + string(e.d.State), At: *e.d.EndedAt,
-	})
-	e.d.EndEntry = 0
 }
 
 func reasonDetails(reason string) map[string]string {

@@ -50,6 +50,7 @@ func (e *Execution) addSteps(spec *ExecutionSpec, ids IDs, due time.Time) []Edge
 	for i := range spec.Steps {
 		index[spec.Steps[i].Name] = i
 	}
+	common := spec.commonBytes()
 	var edges []Edge
 	parents := make(map[int]bool)
 	for i := range spec.Steps {
@@ -61,6 +62,7 @@ func (e *Execution) addSteps(spec *ExecutionSpec, ids IDs, due time.Time) []Edge
 	}
 	for i := range spec.Steps {
 		s := newStep(&spec.Steps[i], ids.Steps[i], i)
+		s.d.InputBytes += common
 		s.d.HasChildren = parents[i]
 		e.steps[s.d.ID] = s
 		e.dirtyStep(s)
@@ -80,4 +82,16 @@ func newStep(spec *StepSpec, id uuid.UUID, ordinal int) *Step {
 		ScheduleToClose: spec.ScheduleToClose, StartDelay: spec.StartDelay,
 		WaitingParents: len(spec.DependsOn), InputBytes: spec.Input.Size(),
 	}}
+}
+
+// commonBytes is what travels with each lease of the execution, beside payloads.
+func (s *ExecutionSpec) commonBytes() int {
+	const names = 2 << 10 // ids, names and the encoding itself, at most
+	n := names
+	for _, m := range []map[string]string{s.Labels, s.TraceContext} {
+		for k, v := range m {
+			n += len(k) + len(v) + 8
+		}
+	}
+	return n
 }

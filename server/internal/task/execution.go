@@ -89,17 +89,24 @@ func (e *Execution) AddStep(s *Step) {
 // Step is a step that was read, or nil.
 func (e *Execution) Step(id uuid.UUID) *Step { return e.steps[id] }
 
+// read is a step that was read; one that was not is the caller's mistake, never a panic.
+func (e *Execution) read(id uuid.UUID, event string) (*Step, error) {
+	if s := e.steps[id]; s != nil {
+		return s, nil
+	}
+	return nil, &TransitionError{Entity: "step", From: "not read", Event: event}
+}
+
 // live is a step with a live attempt.
 func (e *Execution) live(id uuid.UUID, event string) (*Step, *Attempt, error) {
-	s := e.steps[id]
-	switch {
-	case s == nil:
-		return nil, nil, &TransitionError{Entity: "step", From: "not read", Event: event}
-	case s.attempt == nil:
-		return nil, nil, s.refuse(event)
-	default:
-		return s, s.attempt, nil
+	s, err := e.read(id, event)
+	if err != nil {
+		return nil, nil, err
 	}
+	if s.attempt == nil {
+		return nil, nil, s.refuse(event)
+	}
+	return s, s.attempt, nil
 }
 
 func (e *Execution) refuse(event string) error {
@@ -108,7 +115,7 @@ func (e *Execution) refuse(event string) error {
 
 // BecomeDue moves it on when its start time has come.
 func (e *Execution) BecomeDue(now time.Time) error {
-	if e.d.State != ExecutionCreated {
+	if e.d.State != ExecutionCreated || now.Before(e.d.DueAt) {
 		return e.refuse("become due")
 	}
 	e.d.State = ExecutionQueued
@@ -135,19 +142,23 @@ type LeaseData struct {
 	CapAt     time.Time // no renewal goes beyond: the earliest deadline over it
 }
 
-// Lease grants the next attempt of a READY step.
+// Lease grants the next attempt of a READY step. After a deadline over it there is no grant:
+// such a lease would be over before it began. The timer of that deadline ends the step.
 func (e *Execution) Lease(now time.Time, stepID uuid.UUID, g Grant) (*Attempt, LeaseData, error) {
 	switch e.d.State {
 	case ExecutionCreated, ExecutionQueued, ExecutionRunning:
 	default:
 		return nil, LeaseData{}, e.refuse("lease")
 	}
-	s := e.steps[stepID]
-	if s == nil {
-		return nil, LeaseData{}, &TransitionError{Entity: "step", From: "not read", Event: "lease"}
+	s, err := e.read(stepID, "lease")
+	if err != nil {
+		return nil, LeaseData{}, err
 	}
 	if e.d.Stopping || g.Number != s.d.AttemptsEnded+1 {
 		return nil, LeaseData{}, s.refuse("lease")
+	}
+	if reached(e.d.Deadline, now) || reached(s.closeDeadline(), now) {
+		return nil, LeaseData{}, s.refuse("lease after its deadline")
 	}
 	a := &Attempt{AttemptData{
 		ID: g.AttemptID, StepID: stepID, Number: g.Number, Round: e.d.Round, State: AttemptLeased,
@@ -157,6 +168,12 @@ func (e *Execution) Lease(now time.Time, stepID uuid.UUID, g Grant) (*Attempt, L
 	if err := s.lease(a); err != nil {
 		return nil, LeaseData{}, err
 	}
+	e.leased(now, s, a)
+	return a, e.leaseData(now, s, a, g.Duration), nil
+}
+
+// leased books a grant; the first of a round starts the execution.
+func (e *Execution) leased(now time.Time, s *Step, a *Attempt) {
 	started := e.d.State != ExecutionRunning
 	if started {
 		e.d.State, e.d.StartedAt = ExecutionRunning, &now
@@ -169,8 +186,10 @@ func (e *Execution) Lease(now time.Time, stepID uuid.UUID, g Grant) (*Attempt, L
 		e.event(EventExecutionStarted, now, nil, nil)
 	}
 	e.event(EventAttemptLeased, now, s, a)
-	return a, e.leaseData(now, s, a, g.Duration), nil
 }
+
+// reached tells whether a deadline, if there is one, has come.
+func reached(at *time.Time, now time.Time) bool { return at != nil && !now.Before(*at) }
 
 func (e *Execution) leaseData(now time.Time, s *Step, a *Attempt, d time.Duration) LeaseData {
 	limit := a.d.StartToCloseAt
@@ -187,22 +206,24 @@ func (e *Execution) leaseData(now time.Time, s *Step, a *Attempt, d time.Duratio
 }
 
 // Report ends the live attempt of a step by its worker's word. The caller has deleted its lease.
+// A worker cannot report what only the service decides, nor canceled unasked: such a step
+// would be tried for ever, for that does not count.
 func (e *Execution) Report(now time.Time, stepID uuid.UUID, o *Outcome, chance float64) error {
 	s, a, err := e.live(stepID, "report")
 	if err != nil {
 		return err
 	}
-	switch o.State {
-	case AttemptSucceeded:
+	switch {
+	case o.State == AttemptSucceeded:
 		err = a.Succeed(now)
-	case AttemptFailed:
+	case o.State == AttemptFailed:
 		err = a.Fail(now, o.Failure)
-	case AttemptReleased:
+	case o.State == AttemptReleased:
 		err = a.Release(now, o.Reason)
-	case AttemptCanceled:
+	case o.State == AttemptCanceled && e.d.Stopping:
 		err = a.Cancel(now, "")
 	default:
-		err = a.end(now, "report "+string(o.State), o.State, "", nil)
+		err = &TransitionError{Entity: "attempt", From: string(a.d.State), Event: "report " + string(o.State)}
 	}
 	if err != nil {
 		return err
@@ -231,15 +252,15 @@ func (e *Execution) ExpireLease(now time.Time, l LeaseEnd, chance float64) error
 	if err != nil {
 		return err
 	}
-	reached := func(at *time.Time) bool { return at != nil && !l.ExpiresAt.Before(*at) }
-	switch {
-	case reached(e.d.CancelDeadline) && e.d.Stopping:
+	switch over := l.ExpiresAt; {
+	case e.d.Stopping && reached(e.d.CancelDeadline, over):
 		err = a.Cancel(now, EndCancelGrace)
-	case reached(e.d.Deadline):
+	case reached(e.d.Deadline, over):
+		e.beginDeadline() // the other steps follow by ExceedDeadline
 		err = a.TimeOut(now, EndExecutionDeadline)
-	case reached(s.closeDeadline()):
+	case reached(s.closeDeadline(), over):
 		err = a.TimeOut(now, EndScheduleToClose)
-	case reached(&a.d.StartToCloseAt):
+	case reached(&a.d.StartToCloseAt, over):
 		err = a.TimeOut(now, EndStartToClose)
 	case !l.SessionCurrent:
 		err = a.Lose(now, EndSessionSuperseded)
@@ -316,4 +337,12 @@ func (e *Execution) Leasable(stepID uuid.UUID, number int) bool {
 	s := e.steps[stepID]
 	open := e.d.State == ExecutionCreated || e.d.State == ExecutionQueued || e.d.State == ExecutionRunning
 	return s != nil && open && !e.d.Stopping && s.d.State == StepReady && number == s.d.AttemptsEnded+1
+}
+
+// NextDue is when the next attempt of a step is due, where that was decided just now.
+func (e *Execution) NextDue(stepID uuid.UUID) *time.Time {
+	if s := e.steps[stepID]; s != nil && s.d.State == StepReady {
+		return s.due
+	}
+	return nil
 }

@@ -17,10 +17,9 @@ func (s *ExecutionSpec) Fingerprint() []byte {
 	w := digest{sha256.New()}
 	w.text(s.Name)
 	w.labels(s.Labels)
+	w.flag(s.StartAt != nil)
 	if s.StartAt != nil {
 		w.number(s.StartAt.UnixMicro())
-	} else {
-		w.number(-1)
 	}
 	w.durations(s.StartDelay, s.Timeout, s.CancelGrace)
 	w.flag(s.FailFast)

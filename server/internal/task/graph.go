@@ -2,6 +2,7 @@ package task
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -11,7 +12,7 @@ type Node struct {
 	DependsOn []string
 }
 
-// CheckGraph returns everything that is wrong with a graph: no steps, too many, a double
+// CheckGraph returns what is wrong with a graph, all at once: no steps, too many, a double
 // name, an unknown, double or self parent, a cycle. The order of declaration is free.
 func CheckGraph(nodes []Node) []Violation {
 	switch {
@@ -35,85 +36,91 @@ func CheckGraph(nodes []Node) []Violation {
 	if edges > MaxEdges {
 		return append(found, Violation{"steps", ReasonTooManyEdges, fmt.Sprintf("must have at most %d edges, has %d", MaxEdges, edges)})
 	}
+	parents := make([][]int, len(nodes))
 	for i, n := range nodes {
-		found = append(found, checkParents(i, n, index)...)
+		known, wrong := checkParents(i, n, index)
+		parents[i], found = known, append(found, wrong...)
 	}
-	if len(found) > 0 {
-		return found
-	}
-	return checkCycle(nodes, index)
+	return append(found, checkCycle(nodes, parents)...)
 }
 
-func checkParents(i int, n Node, index map[string]int) []Violation {
-	var found []Violation
+// checkParents returns the parents of a step that are as they should be, and what is wrong
+// with the others.
+func checkParents(i int, n Node, index map[string]int) (parents []int, found []Violation) {
 	seen := make(map[string]bool, len(n.DependsOn))
-	for j, parent := range n.DependsOn {
+	for j, name := range n.DependsOn {
 		field := fmt.Sprintf("steps[%d].depends_on[%d]", i, j)
-		_, known := index[parent]
+		p, known := index[name]
 		switch {
-		case parent == n.Name:
+		case name == n.Name:
 			found = append(found, Violation{field, ReasonStepSelfParent, fmt.Sprintf("step %q depends on itself", n.Name)})
 		case !known:
-			found = append(found, Violation{field, ReasonStepUnknownParent, fmt.Sprintf("step %q depends on %q, which is not a step", n.Name, parent)})
-		case seen[parent]:
-			found = append(found, Violation{field, ReasonStepDoubleParent, fmt.Sprintf("step %q depends on %q twice", n.Name, parent)})
+			found = append(found, Violation{field, ReasonStepUnknownParent, fmt.Sprintf("step %q depends on %q, which is not a step", n.Name, name)})
+		case seen[name]:
+			found = append(found, Violation{field, ReasonStepDoubleParent, fmt.Sprintf("step %q depends on %q twice", n.Name, name)})
+		default:
+			parents = append(parents, p)
 		}
-		seen[parent] = true
+		seen[name] = true
 	}
-	return found
+	return parents, found
 }
 
 // checkCycle removes steps without open parents until none is left (Kahn); what remains
-// holds a cycle, which is then walked backwards to name it.
-func checkCycle(nodes []Node, index map[string]int) []Violation {
-	children := make([][]int, len(nodes))
-	waiting := make([]int, len(nodes))
+// holds a cycle, which is then walked backwards to name it. Of several, one is named.
+func checkCycle(nodes []Node, parents [][]int) []Violation {
+	waiting := openParents(parents)
+	at := slices.IndexFunc(waiting, func(n int) bool { return n > 0 })
+	if at < 0 {
+		return nil
+	}
+	cycle := walkCycle(parents, waiting, at)
+	names := make([]string, len(cycle))
+	for i, c := range cycle {
+		names[i] = nodes[c].Name
+	}
+	field := fmt.Sprintf("steps[%d].depends_on", cycle[0])
+	return []Violation{{field, ReasonStepCycle, "steps wait for each other: " + cycleText(names)}}
+}
+
+// openParents counts for each step the parents that can never end before it.
+func openParents(parents [][]int) []int {
+	children := make([][]int, len(parents))
+	waiting := make([]int, len(parents))
 	var free []int
-	for i, n := range nodes {
-		waiting[i] = len(n.DependsOn)
-		for _, parent := range n.DependsOn {
-			p := index[parent]
+	for i, list := range parents {
+		waiting[i] = len(list)
+		for _, p := range list {
 			children[p] = append(children[p], i)
 		}
 		if waiting[i] == 0 {
 			free = append(free, i)
 		}
 	}
-	left := len(nodes)
 	for len(free) > 0 {
 		i := free[len(free)-1]
 		free = free[:len(free)-1]
-		left--
 		for _, c := range children[i] {
 			if waiting[c]--; waiting[c] == 0 {
 				free = append(free, c)
 			}
 		}
 	}
-	if left == 0 {
-		return nil
-	}
-	cycle := walkCycle(nodes, index, waiting)
-	at := index[cycle[0]]
-	return []Violation{{fmt.Sprintf("steps[%d].depends_on", at), ReasonStepCycle, "steps wait for each other: " + cycleText(cycle)}}
+	return waiting
 }
 
-// walkCycle follows open parents from any step that is left: it must meet a step again.
-func walkCycle(nodes []Node, index map[string]int, waiting []int) []string {
-	at := 0
-	for waiting[at] == 0 {
-		at++
-	}
+// walkCycle follows open parents from a step that is left: it must meet a step again.
+func walkCycle(parents [][]int, waiting []int, at int) []int {
 	position := map[int]int{}
-	var path []string
+	var path []int
 	for {
 		if start, met := position[at]; met {
 			return path[start:]
 		}
 		position[at] = len(path)
-		path = append(path, nodes[at].Name)
-		for _, parent := range nodes[at].DependsOn {
-			if p := index[parent]; waiting[p] > 0 {
+		path = append(path, at)
+		for _, p := range parents[at] {
+			if waiting[p] > 0 {
 				at = p
 				break
 			}

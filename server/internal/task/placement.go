@@ -1,6 +1,10 @@
 package task
 
-import "github.com/google/uuid"
+import (
+	"maps"
+
+	"github.com/google/uuid"
+)
 
 // Waiting is a scheduling request that a dispatcher has claimed.
 type Waiting struct {
@@ -29,29 +33,53 @@ type Assignment struct{ Waiting, Offer int }
 // many slots each worker has left; several offers may be of one worker. The first lease of
 // an answer is taken whatever its size, so that a large one does not wait for ever.
 func Place(requests []Waiting, offers []Offer, free map[uuid.UUID]int) []Assignment {
-	left := make(map[uuid.UUID]int, len(free))
-	for id, n := range free {
-		left[id] = n
-	}
-	taken := make([]int, len(offers))
-	bytes := make([]int, len(offers))
-	byKey := offersByKey(offers)
+	p := placement{offers, maps.Clone(free), make([]int, len(offers)), make([]int, len(offers))}
+	able := map[offerKey][]int{}
 	var placed []Assignment
-	for i, r := range requests {
-		for _, o := range byKey[offerKey{r.Namespace, r.Capability}] {
-			offer := &offers[o]
-			fits := taken[o] == 0 || bytes[o]+r.AnswerBytes <= offer.Bytes
-			if taken[o] >= offer.Room || left[offer.WorkerID] <= 0 || !fits || !MatchesNode(r.Node, offer.Node) {
-				continue
+	for i := range requests {
+		r := &requests[i]
+		k := offerKey{r.Namespace, r.Capability}
+		list, known := able[k]
+		if !known {
+			list = offersFor(offers, k)
+		}
+		// The full ones in front are dropped, or a thousand polls would be passed a thousand times.
+		for len(list) > 0 && p.full(list[0]) {
+			list = list[1:]
+		}
+		able[k] = list
+		for _, o := range list {
+			if p.fits(r, o) {
+				p.take(r, o)
+				placed = append(placed, Assignment{i, o})
+				break
 			}
-			taken[o]++
-			bytes[o] += r.AnswerBytes
-			left[offer.WorkerID]--
-			placed = append(placed, Assignment{i, o})
-			break
 		}
 	}
 	return placed
+}
+
+// placement is what is left of the offers while requests are placed.
+type placement struct {
+	offers []Offer
+	left   map[uuid.UUID]int // free slots of each worker
+	taken  []int             // leases in each answer
+	bytes  []int             // their weight
+}
+
+func (p placement) full(o int) bool {
+	return p.taken[o] >= p.offers[o].Room || p.left[p.offers[o].WorkerID] <= 0
+}
+
+func (p placement) fits(r *Waiting, o int) bool {
+	room := p.taken[o] == 0 || p.bytes[o]+r.AnswerBytes <= p.offers[o].Bytes
+	return room && !p.full(o) && MatchesNode(r.Node, p.offers[o].Node)
+}
+
+func (p placement) take(r *Waiting, o int) {
+	p.taken[o]++
+	p.bytes[o] += r.AnswerBytes
+	p.left[p.offers[o].WorkerID]--
 }
 
 // MatchesNode tells whether a step pinned to a node (or to none) may run on a worker's node.
@@ -59,13 +87,12 @@ func MatchesNode(pinned, node string) bool { return pinned == "" || pinned == no
 
 type offerKey struct{ namespace, capability string }
 
-func offersByKey(offers []Offer) map[offerKey][]int {
-	byKey := map[offerKey][]int{}
+func offersFor(offers []Offer, k offerKey) []int {
+	var list []int
 	for i := range offers {
-		for c := range offers[i].Capabilities {
-			k := offerKey{offers[i].Namespace, c}
-			byKey[k] = append(byKey[k], i)
+		if offers[i].Namespace == k.namespace && offers[i].Capabilities[k.capability] {
+			list = append(list, i)
 		}
 	}
-	return byKey
+	return list
 }

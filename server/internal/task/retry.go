@@ -36,18 +36,31 @@ func DefaultRetryPolicy() RetryPolicy {
 // Backoff is the wait after the nth failure in question, n from 1. chance is from [0, 1).
 // Whatever the numbers, it is from 0 to MaximumInterval.
 func (p RetryPolicy) Backoff(n int, chance float64) time.Duration {
-	limit := float64(min(max(p.MaximumInterval, 0), MaxDuration))
-	wait := float64(max(p.InitialInterval, 0)) * math.Pow(max(p.BackoffCoefficient, 1), float64(max(n, 1)-1))
-	if math.IsNaN(wait) || wait > limit { // 0 × Inf is NaN: a zero interval stays zero
-		wait = limit
-		if p.InitialInterval <= 0 {
-			wait = 0
-		}
+	limit := bounded(p.MaximumInterval)
+	first := bounded(p.InitialInterval)
+	if first == 0 { // 0 × Inf is NaN: a zero interval stays zero
+		return 0
 	}
-	jitter := min(max(p.Jitter, 0), 1)
-	wait *= 1 - jitter + 2*jitter*chance
-	return time.Duration(min(wait, limit))
+	wait := float64(first) * math.Pow(max(p.BackoffCoefficient, 1), float64(max(n, 1)-1))
+	if math.IsNaN(wait) || wait > float64(limit) {
+		wait = float64(limit)
+	}
+	jitter := unit(p.Jitter)
+	wait *= 1 - jitter + 2*jitter*unit(chance)
+	// Compared as integers at last: a float cannot hold every large duration, and rounds up too.
+	return min(time.Duration(wait), limit)
 }
+
+// unit keeps a number in [0, 1]; what is none is 0.
+func unit(x float64) float64 {
+	if math.IsNaN(x) {
+		return 0
+	}
+	return min(max(x, 0), 1)
+}
+
+// bounded keeps a duration in [0, MaxDuration], so that no instant made with it overflows.
+func bounded(d time.Duration) time.Duration { return min(max(d, 0), MaxDuration) }
 
 // Exhausted tells whether an attempt that counts was the last one allowed.
 func (p RetryPolicy) Exhausted(counted int) bool {

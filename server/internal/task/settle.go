@@ -31,13 +31,8 @@ type Edge struct{ Parent, Child uuid.UUID }
 func (e *Execution) Settle(now time.Time, edges []Edge, descendants []uuid.UUID) error {
 	f := e.frontier
 	e.frontier = Frontier{}
-	for _, id := range descendants {
-		if s := e.steps[id]; s.d.State == StepBlocked {
-			if err := s.skip(); err != nil {
-				return err
-			}
-			e.stepClosed(now, s)
-		}
+	if err := e.skipBlocked(now, descendants); err != nil {
+		return err
 	}
 	if f.AllOpen {
 		if err := e.cancelUnleased(now); err != nil {
@@ -45,20 +40,53 @@ func (e *Execution) Settle(now time.Time, edges []Edge, descendants []uuid.UUID)
 		}
 	}
 	for _, edge := range edges {
-		child := e.steps[edge.Child]
-		if child.d.State != StepBlocked { // skipped or cancelled by another branch
-			continue
-		}
-		ready, err := child.parentSucceeded(now, e.steps[edge.Parent].d.OutputBytes)
-		if err != nil {
+		if err := e.unblock(now, edge); err != nil {
 			return err
-		}
-		e.dirtyStep(child)
-		if ready {
-			e.request(child, *child.d.OpenedAt)
 		}
 	}
 	e.closeIfEnded(now)
+	return nil
+}
+
+func (e *Execution) skipBlocked(now time.Time, descendants []uuid.UUID) error {
+	for _, id := range descendants {
+		s, err := e.read(id, "skip")
+		if err != nil {
+			return err
+		}
+		if s.d.State != StepBlocked { // ended by another branch
+			continue
+		}
+		if err := s.skip(); err != nil {
+			return err
+		}
+		e.stepClosed(now, s)
+	}
+	return nil
+}
+
+// unblock tells a child that one of its parents succeeded.
+func (e *Execution) unblock(now time.Time, edge Edge) error {
+	const event = "parent succeeded"
+	parent, err := e.read(edge.Parent, event)
+	if err != nil {
+		return err
+	}
+	child, err := e.read(edge.Child, event)
+	if err != nil {
+		return err
+	}
+	if child.d.State != StepBlocked { // skipped or cancelled by another branch
+		return nil
+	}
+	ready, err := child.parentSucceeded(now, parent.outputBytes())
+	if err != nil {
+		return err
+	}
+	e.dirtyStep(child)
+	if ready {
+		e.request(child, *child.d.OpenedAt)
+	}
 	return nil
 }
 
@@ -133,6 +161,9 @@ func (e *Execution) closeIfEnded(now time.Time) {
 	case e.d.State == ExecutionCanceling:
 		e.close(now, ExecutionCanceled)
 	case e.d.UnsuccessfulSteps > 0:
+		if e.d.Failure == nil {
+			e.d.Failure = &Failure{Type: "STEP_FAILED", Message: "steps that an earlier round left without success were not opened again"}
+		}
 		e.close(now, ExecutionFailed)
 	default:
 		e.close(now, ExecutionSucceeded)

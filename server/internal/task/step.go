@@ -75,7 +75,7 @@ type StepData struct {
 	StoppedBecause string
 
 	// Sizes in bytes, so that an answer's size is known before dispatch.
-	InputBytes      int
+	InputBytes      int // with all that travels with each lease
 	ParentBytes     int
 	CheckpointBytes int
 	OutputBytes     int
@@ -84,8 +84,9 @@ type StepData struct {
 // Step is a node of an execution's graph.
 type Step struct {
 	d       StepData
-	attempt *Attempt // live, while RUNNING
-	listed  bool     // among the execution's changes
+	attempt *Attempt   // live, while RUNNING
+	due     *time.Time // of the next attempt, where it was decided just now
+	listed  bool       // among the execution's changes
 }
 
 // RestoreStep makes a step from what was stored; live is its live attempt, if any.
@@ -152,9 +153,7 @@ func (s *Step) attemptEnded(now time.Time, a AttemptData, notBefore time.Duratio
 		return due, s.refuse("attempt " + string(a.State))
 	}
 	delay := s.count(a, notBefore, chance)
-	if a.Failure != nil {
-		s.d.Failure = a.Failure
-	}
+	s.keepFailure(a)
 	switch {
 	case stopping:
 		s.close(StepCanceled, "")
@@ -175,6 +174,16 @@ func (s *Step) attemptEnded(now time.Time, a AttemptData, notBefore time.Duratio
 	return due, nil
 }
 
+// keepFailure remembers why the attempt ended. A deadline over the whole step does not hide
+// the last real error: StoppedBecause tells of the deadline beside it.
+func (s *Step) keepFailure(a AttemptData) {
+	deadline := a.State == AttemptTimedOut && (a.Reason == EndExecutionDeadline || a.Reason == EndScheduleToClose)
+	if a.Failure == nil || (deadline && s.d.Failure != nil) {
+		return
+	}
+	s.d.Failure = a.Failure
+}
+
 // count books the ended attempt and returns how long the next one has to wait.
 func (s *Step) count(a AttemptData, notBefore time.Duration, chance float64) time.Duration {
 	s.attempt = nil
@@ -188,11 +197,11 @@ func (s *Step) count(a AttemptData, notBefore time.Duration, chance float64) tim
 		return s.backoffFrom(lostBeforeBackoff, s.d.LostInRow, chance)
 	case AttemptReleased:
 		s.d.ReleasedInRow, s.d.LostInRow = s.d.ReleasedInRow+1, 0
-		return max(notBefore, s.backoffFrom(releasedBeforeBackoff, s.d.ReleasedInRow, chance))
+		return max(bounded(notBefore), s.backoffFrom(releasedBeforeBackoff, s.d.ReleasedInRow, chance))
 	case AttemptFailed, AttemptTimedOut:
 		s.d.Failures, s.d.LostInRow, s.d.ReleasedInRow = s.d.Failures+1, 0, 0
 		if f := a.Failure; f != nil && f.NextRetryDelay != nil {
-			return *f.NextRetryDelay
+			return bounded(*f.NextRetryDelay)
 		}
 		return s.d.Retry.Backoff(s.d.Failures, chance)
 	default:
@@ -270,11 +279,19 @@ func (s *Step) close(to StepState, because string) {
 	s.d.State, s.d.StoppedBecause, s.attempt = to, because, nil
 }
 
-// maxParentBytes is how much of parents' outputs travels with a lease.
-const maxParentBytes = 1 << 20
+// MaxParentBytes is how many bytes of parents' outputs travels with a lease.
+const MaxParentBytes = 1 << 20
 
 // OmitsParents tells whether the parents' outputs are too large to travel with the lease.
-func (s *Step) OmitsParents() bool { return s.d.ParentBytes > maxParentBytes }
+func (s *Step) OmitsParents() bool { return s.d.ParentBytes > MaxParentBytes }
+
+// outputBytes is what its output weighs in a child's lease, with its name.
+func (s *Step) outputBytes() int {
+	if s.d.OutputBytes == 0 {
+		return 0
+	}
+	return s.d.OutputBytes + len(s.d.Name)
+}
 
 // answerBytes is what a lease of it weighs in an answer, its payloads at least.
 func (s *Step) answerBytes() int {

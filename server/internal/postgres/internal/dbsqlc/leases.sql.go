@@ -310,13 +310,13 @@ func (q *Queries) DrawLeaseVersionsOfEpoch(ctx context.Context, arg DrawLeaseVer
 
 const expiredLeases = `-- name: ExpiredLeases :many
 SELECT attempt_id, execution_id, lease_version FROM leases
-WHERE expires_at <= now() AND execution_id > $1::uuid
+WHERE expires_at <= now() AND NOT execution_id = ANY($1::uuid[])
 ORDER BY execution_id, attempt_id LIMIT $2::integer
 `
 
 type ExpiredLeasesParams struct {
-	After uuid.UUID
-	Batch int32
+	Skipped []uuid.UUID
+	Batch   int32
 }
 
 type ExpiredLeasesRow struct {
@@ -325,10 +325,10 @@ type ExpiredLeasesRow struct {
 	LeaseVersion int64
 }
 
-// Candidates of the sweeper, of executions that come after one. Takes no lock: what is over is
+// Candidates of the sweeper, but for executions that were missed. Takes no lock: what is over is
 // decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
 func (q *Queries) ExpiredLeases(ctx context.Context, arg ExpiredLeasesParams) ([]ExpiredLeasesRow, error) {
-	rows, err := q.db.Query(ctx, expiredLeases, arg.After, arg.Batch)
+	rows, err := q.db.Query(ctx, expiredLeases, arg.Skipped, arg.Batch)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,17 @@ import (
 	"context"
 )
 
+const notify = `-- name: Notify :exec
+SELECT pg_notify('leasehold', $1::text)
+`
+
+// Passes hints on to the replicas that listen, outside every transaction that writes. Takes
+// the lock of the notification queue for the length of its own commit, reads no index.
+func (q *Queries) Notify(ctx context.Context, payload string) error {
+	_, err := q.db.Exec(ctx, notify, payload)
+	return err
+}
+
 const tryDispatchLocks = `-- name: TryDispatchLocks :many
 SELECT k.key::bigint AS key, pg_try_advisory_xact_lock(k.key) AS locked
 FROM (SELECT unnest($1::bigint[]) AS key ORDER BY 1) k

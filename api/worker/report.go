@@ -1,0 +1,85 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
+)
+
+const (
+	// A RESOURCE_EXHAUSTED without the service's reason is gRPC's own word that a message is
+	// too large, or that of something on the way that limits rates. A limit of rates lets a
+	// call through before long, and no limit of sizes is as low as this.
+	largeReportBytes = 64 << 10
+	largeReportTries = 3
+)
+
+// report tells the server how an attempt ended, and tries until it is answered, the lease is
+// over, or ctx ends. One try is made in any case: the server's row decides, not this clock.
+func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttemptRequest) {
+	exhausted := 0
+	for try := 0; ; try++ {
+		err := r.tryReport(ctx, l, req)
+		if err == nil {
+			return
+		}
+		if status.Code(err) == codes.ResourceExhausted && !hasReason(err) {
+			exhausted++
+		}
+		if other := substitute(req, err, exhausted); other != nil {
+			r.log.Warn("outcome refused, reporting a failure instead", append(l.attrs(), "error", err)...)
+			req = other
+			continue
+		}
+		if isFinal(err) {
+			r.log.Warn("report refused, result dropped", append(l.attrs(), "error", err)...)
+			return
+		}
+		left := r.leases.left(l)
+		if left <= 0 || !sleep(ctx, min(retryWait(try, retryCap), left)) {
+			r.log.Warn("report not answered in time, result dropped", append(l.attrs(), "tries", try+1, "error", err)...)
+			return
+		}
+	}
+}
+
+func (r *run) tryReport(ctx context.Context, l *lease, req *leaseholdv1.ReportAttemptRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := r.client.ReportAttempt(ctx, req, l.session.opts...)
+	return fromWire(err)
+}
+
+// substitute is what is reported instead of something that the server will never take, or nil
+// if there is no need: a refused report leaves the attempt alive until its lease runs out.
+func substitute(req *leaseholdv1.ReportAttemptRequest, err error, exhausted int) *leaseholdv1.ReportAttemptRequest {
+	invalid := status.Code(err) == codes.InvalidArgument
+	tooLarge := invalid && errors.Is(err, errPayloadTooLarge) ||
+		exhausted >= largeReportTries && proto.Size(req) >= largeReportBytes
+	if !invalid && !tooLarge {
+		return nil
+	}
+	var failure *leaseholdv1.Failure
+	switch {
+	case req.GetSucceeded() != nil && tooLarge:
+		failure = finalFailure(TypeResultTooLarge, fmt.Sprintf("the server refused the output as too large: %v", err)).failure
+	case req.GetSucceeded() != nil:
+		failure = finalFailure(TypeInvalidResult, fmt.Sprintf("the server refused the output: %v", err)).failure
+	case req.GetFailed().GetFailure().GetDetails() != nil:
+		failure = proto.CloneOf(req.GetFailed().GetFailure())
+		failure.Details = nil
+	default:
+		return nil
+	}
+	return &leaseholdv1.ReportAttemptRequest{
+		AttemptId:    req.GetAttemptId(),
+		LeaseVersion: req.GetLeaseVersion(),
+		Outcome:      &leaseholdv1.ReportAttemptRequest_Failed_{Failed: &leaseholdv1.ReportAttemptRequest_Failed{Failure: failure}},
+	}
+}

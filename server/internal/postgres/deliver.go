@@ -1,0 +1,291 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// Contents reads what workers get with live leases. Payloads never change while a lease
+// lives, so no transaction holds the statements together.
+func (s *Store) Contents(ctx context.Context, attempts []uuid.UUID) ([]scheduler.LeaseView, error) {
+	views, err := s.contents(ctx, attempts)
+	return views, outwardOrNil(ctx, "read leases", err)
+}
+
+func (s *Store) contents(ctx context.Context, attempts []uuid.UUID) ([]scheduler.LeaseView, error) {
+	rows, err := s.reads.LeaseContents(ctx, attempts)
+	if err != nil {
+		return nil, err
+	}
+	steps := make([]uuid.UUID, len(rows))
+	var parents []uuid.UUID
+	for i := range rows {
+		steps[i] = rows[i].StepID
+		if rows[i].ParentBytes > 0 && int(rows[i].ParentBytes) <= task.MaxParentBytes {
+			parents = append(parents, rows[i].StepID)
+		}
+	}
+	payloads, err := readPayloads(ctx, s.reads, steps, roleInput, roleCheckpoint)
+	if err != nil {
+		return nil, err
+	}
+	outputs, err := s.parentOutputs(ctx, parents)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]scheduler.LeaseView, len(rows))
+	for i := range rows {
+		v, err := leaseView(&rows[i])
+		if err != nil {
+			return nil, err
+		}
+		v.Input = payloads[payloadKey{v.StepID, roleInput}]
+		v.Checkpoint = payloads[payloadKey{v.StepID, roleCheckpoint}]
+		v.ParentOutputs = outputs[v.StepID]
+		views[i] = v
+	}
+	return views, nil
+}
+
+func (s *Store) parentOutputs(ctx context.Context, steps []uuid.UUID) (map[uuid.UUID]map[string]*task.Payload, error) {
+	found := map[uuid.UUID]map[string]*task.Payload{}
+	if len(steps) == 0 {
+		return found, nil
+	}
+	rows, err := s.reads.ParentOutputs(ctx, steps)
+	if err != nil {
+		return nil, fmt.Errorf("read parents' outputs: %w", err)
+	}
+	for _, r := range rows {
+		if found[r.ChildID] == nil {
+			found[r.ChildID] = map[string]*task.Payload{}
+		}
+		found[r.ChildID][r.Name] = &task.Payload{JSON: r.IsJson, Body: r.Body, ContentType: r.ContentType}
+	}
+	return found, nil
+}
+
+func leaseView(r *dbsqlc.LeaseContentsRow) (scheduler.LeaseView, error) {
+	failure, err := fromJSON[task.Failure](r.Failure)
+	if err != nil {
+		return scheduler.LeaseView{}, err
+	}
+	labels, err := fromJSONMap(r.Labels)
+	if err != nil {
+		return scheduler.LeaseView{}, err
+	}
+	trace, err := fromJSONMap(r.TraceContext)
+	if err != nil {
+		return scheduler.LeaseView{}, err
+	}
+	return scheduler.LeaseView{
+		ExecutionID: r.ExecutionID, ExecutionName: r.ExecutionName, StepID: r.StepID, StepName: r.StepName,
+		Capability: r.Capability, AttemptID: r.AttemptID, AttemptNumber: int(r.Number), LeaseVersion: r.LeaseVersion,
+		ExpiresAt: r.ExpiresAt.Time.UTC(), Remaining: fromInterval(r.Remaining),
+		StartToCloseAt: r.StartToCloseAt.Time.UTC(), StartToCloseRemaining: fromInterval(r.StartToCloseRemaining),
+		ParentOutputsOmitted: int(r.ParentBytes) > task.MaxParentBytes, PreviousFailure: failure, Labels: labels,
+		TraceContext: trace, WorkerID: r.WorkerID, RequestID: r.RequestID, Delivery: int(r.Delivery),
+	}, nil
+}
+
+// Lookup tells how polls stand. It decides nothing: dispatch looks again.
+func (s *Store) Lookup(ctx context.Context, keys []scheduler.PollKey) ([]scheduler.PollState, error) {
+	var states []scheduler.PollState
+	err := s.snapshot(ctx, "look up polls", func(q *dbsqlc.Queries) error {
+		var err error
+		states, err = lookup(ctx, q, keys)
+		return err
+	})
+	return states, err
+}
+
+func lookup(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.PollKey) ([]scheduler.PollState, error) {
+	workers, err := workerStates(ctx, q, keys)
+	if err != nil {
+		return nil, err
+	}
+	live, answered, err := requestStates(ctx, q, keys)
+	if err != nil {
+		return nil, err
+	}
+	states := make([]scheduler.PollState, len(keys))
+	var strangers []uuid.UUID // sessions that are not their worker's
+	for i, k := range keys {
+		st := scheduler.PollState{Worker: workers[k.WorkerID]}
+		if _, found := workers[k.WorkerID]; !found {
+			st.Err = &scheduler.NotFoundError{Kind: scheduler.KindWorker, ID: k.WorkerID.String()}
+		} else if st.Worker.SessionID != k.SessionID {
+			strangers = append(strangers, k.SessionID)
+		}
+		anonymous := scheduler.PollKey{WorkerID: k.WorkerID, RequestID: k.RequestID}
+		st.Live, st.Answered = live[anonymous], answered[anonymous]
+		states[i] = st
+	}
+	if len(strangers) == 0 {
+		return states, nil
+	}
+	ended, err := sessionsByID(ctx, q, strangers)
+	if err != nil {
+		return nil, err
+	}
+	for i, k := range keys {
+		if states[i].Err == nil && states[i].Worker.SessionID != k.SessionID {
+			states[i].Err = strangerError(k.WorkerID, k.SessionID, ended)
+		}
+	}
+	return states, nil
+}
+
+func workerStates(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.PollKey) (map[uuid.UUID]scheduler.WorkerState, error) {
+	ids := set{}
+	for _, k := range keys {
+		ids[k.WorkerID] = true
+	}
+	rows, err := q.FindWorkers(ctx, ids.ids())
+	if err != nil {
+		return nil, fmt.Errorf("find workers: %w", err)
+	}
+	states := make(map[uuid.UUID]scheduler.WorkerState, len(rows))
+	for i := range rows {
+		states[rows[i].ID] = workerState(&rows[i])
+	}
+	return states, nil
+}
+
+func workerState(w *dbsqlc.FindWorkersRow) scheduler.WorkerState {
+	return scheduler.WorkerState{
+		SessionID: w.SessionID.UUID, Namespace: w.Namespace, Node: w.Node, Slots: int(w.Slots),
+		Capabilities: w.Capabilities, Draining: w.Draining,
+	}
+}
+
+func requestStates(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.PollKey) (map[scheduler.PollKey][]uuid.UUID, map[scheduler.PollKey]bool, error) {
+	var p dbsqlc.AnsweredRequestsParams
+	for _, k := range keys {
+		if k.RequestID != "" {
+			p.WorkerIds = append(p.WorkerIds, k.WorkerID)
+			p.RequestIds = append(p.RequestIds, k.RequestID)
+		}
+	}
+	if len(p.WorkerIds) == 0 {
+		return nil, nil, nil
+	}
+	rows, err := q.AnsweredRequests(ctx, p)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read answered polls: %w", err)
+	}
+	answered := make(map[scheduler.PollKey]bool, len(rows))
+	for _, r := range rows {
+		answered[scheduler.PollKey{WorkerID: r.WorkerID, RequestID: r.RequestID}] = true
+	}
+	if len(answered) == 0 {
+		return nil, answered, nil
+	}
+	leases, err := q.LeasesOfRequests(ctx, dbsqlc.LeasesOfRequestsParams(p))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read polls' leases: %w", err)
+	}
+	live := map[scheduler.PollKey][]uuid.UUID{}
+	for _, r := range leases {
+		k := scheduler.PollKey{WorkerID: r.WorkerID, RequestID: r.RequestID}
+		live[k] = append(live[k], r.AttemptID)
+	}
+	return live, answered, nil
+}
+
+// Replay raises the delivery of live leases, so that an earlier one cannot hand them back,
+// and returns them.
+func (s *Store) Replay(ctx context.Context, attempts []uuid.UUID) ([]scheduler.LeaseView, error) {
+	err := s.tx(ctx, "replay", func(ctx context.Context, t *txn) error {
+		var err error
+		attempts, err = t.q.RaiseDeliveries(ctx, attempts)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.Contents(ctx, attempts)
+}
+
+// Return hands back grants that reached nobody: RELEASED, as if they had never been made.
+func (s *Store) Return(ctx context.Context, grants []scheduler.Undelivered) error {
+	return s.tx(ctx, "return grants", func(ctx context.Context, t *txn) error {
+		var p dbsqlc.DeleteUndeliveredLeasesParams
+		for _, g := range grants {
+			p.AttemptIds = append(p.AttemptIds, g.AttemptID)
+			p.LeaseVersions = append(p.LeaseVersions, g.LeaseVersion)
+			p.Deliveries = append(p.Deliveries, int32(g.Delivery))
+		}
+		g, where, err := t.lockAttempts(ctx, p.AttemptIds)
+		if err != nil {
+			return err
+		}
+		if _, err := t.q.LockLeasesWaiting(ctx, p.AttemptIds); err != nil {
+			return fmt.Errorf("lock leases: %w", err)
+		}
+		returned, err := t.q.DeleteUndeliveredLeases(ctx, p)
+		if err != nil {
+			return fmt.Errorf("delete undelivered leases: %w", err)
+		}
+		now, err := t.q.Now(ctx)
+		if err != nil {
+			return err
+		}
+		for _, id := range returned {
+			step := where[id]
+			if err := g.of(step).ReturnLease(now.Time.UTC(), step, rand.Float64()); err != nil {
+				return fmt.Errorf("return attempt %s: %w", id, err)
+			}
+		}
+		return g.finish(ctx, now.Time.UTC())
+	})
+}
+
+// lockAttempts locks the executions of attempts, waiting, and reads their steps.
+func (t *txn) lockAttempts(ctx context.Context, attempts []uuid.UUID) (*gate, map[uuid.UUID]uuid.UUID, error) {
+	rows, err := t.q.FindAttempts(ctx, attempts)
+	if err != nil {
+		return nil, nil, fmt.Errorf("find attempts: %w", err)
+	}
+	executions, steps := set{}, []uuid.UUID{}
+	where := make(map[uuid.UUID]uuid.UUID, len(rows))
+	for _, r := range rows {
+		executions[r.ExecutionID] = true
+		steps = append(steps, r.StepID)
+		where[r.ID] = r.StepID
+	}
+	g, err := t.lock(ctx, executions.ids(), true)
+	if err != nil {
+		return nil, nil, err
+	}
+	return g, where, g.readSteps(ctx, steps)
+}
+
+// finish settles and saves.
+func (g *gate) finish(ctx context.Context, now time.Time) error {
+	if err := g.settle(ctx, now); err != nil {
+		return err
+	}
+	return g.save(ctx)
+}
+
+// Touch writes signs of life, and tells how the workers stand.
+func (s *Store) Touch(ctx context.Context, workers []uuid.UUID) (map[uuid.UUID]scheduler.WorkerState, error) {
+	if err := s.reads.TouchWorkers(ctx, workers); err != nil {
+		return nil, outwardOrNil(ctx, "touch workers", err)
+	}
+	rows, err := s.reads.FindWorkers(ctx, workers)
+	states := make(map[uuid.UUID]scheduler.WorkerState, len(rows))
+	for i := range rows {
+		states[rows[i].ID] = workerState(&rows[i])
+	}
+	return states, outwardOrNil(ctx, "find workers", err)
+}

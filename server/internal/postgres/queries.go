@@ -1,0 +1,300 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// snapshot runs reads that must fit together, in one snapshot.
+func (s *Store) snapshot(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		return f(dbsqlc.New(tx))
+	})
+	return outwardOrNil(ctx, what, err)
+}
+
+// GetExecution reads an execution as committed.
+func (s *Store) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) (view *scheduler.ExecutionView, more bool, err error) {
+	err = s.snapshot(ctx, "get execution", func(db *dbsqlc.Queries) error {
+		view, more, err = getExecution(ctx, db, q)
+		return err
+	})
+	return view, more, err
+}
+
+func getExecution(ctx context.Context, q *dbsqlc.Queries, query scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error) {
+	row, err := findExecution(ctx, q, query)
+	if err != nil {
+		return nil, false, err
+	}
+	now, err := q.Now(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	view, err := executionView(row, now.Time.UTC())
+	if err != nil || query.StepLimit == 0 {
+		return view, false, err
+	}
+	more, err := readStepViews(ctx, q, view, query)
+	return view, more, err
+}
+
+func findExecution(ctx context.Context, q *dbsqlc.Queries, query scheduler.ExecutionQuery) (*dbsqlc.Execution, error) {
+	var row dbsqlc.Execution
+	var err error
+	name := query.ID.String()
+	if query.ID != uuid.Nil {
+		row, err = q.GetExecution(ctx, query.ID)
+	} else {
+		name = query.IdempotencyKey
+		row, err = q.GetExecutionByKey(ctx, dbsqlc.GetExecutionByKeyParams{Namespace: query.Namespace, IdempotencyKey: query.IdempotencyKey})
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, own(&scheduler.NotFoundError{Kind: scheduler.KindExecution, ID: name})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read execution: %w", err)
+	}
+	return &row, nil
+}
+
+func executionView(r *dbsqlc.Execution, now time.Time) (*scheduler.ExecutionView, error) {
+	d, err := executionData(r)
+	if err != nil {
+		return nil, err
+	}
+	labels, err := fromJSONMap(r.Labels)
+	if err != nil {
+		return nil, err
+	}
+	return &scheduler.ExecutionView{
+		ExecutionData: d, IdempotencyKey: r.IdempotencyKey.String, Priority: int(r.Priority), Labels: labels, Now: now,
+	}, nil
+}
+
+// readStepViews reads a page of an execution's steps with all that belongs to them.
+func readStepViews(ctx context.Context, q *dbsqlc.Queries, view *scheduler.ExecutionView, query scheduler.ExecutionQuery) (more bool, err error) {
+	names := query.StepNames
+	if names == nil {
+		names = []string{}
+	}
+	rows, err := q.ListSteps(ctx, dbsqlc.ListStepsParams{
+		ExecutionID: view.ID, After: int32(query.AfterOrdinal), Names: names, PageSize: int32(query.StepLimit + 1),
+	})
+	if err != nil {
+		return false, fmt.Errorf("read steps: %w", err)
+	}
+	if more = len(rows) > query.StepLimit; more {
+		rows = rows[:query.StepLimit]
+	}
+	at := make(map[uuid.UUID]*scheduler.StepView, len(rows))
+	ids := make([]uuid.UUID, len(rows))
+	view.Steps = make([]scheduler.StepView, len(rows))
+	for i := range rows {
+		if view.Steps[i], err = stepView(&rows[i]); err != nil {
+			return false, err
+		}
+		ids[i], at[rows[i].ID] = rows[i].ID, &view.Steps[i]
+	}
+	if err := readParents(ctx, q, ids, at); err != nil {
+		return false, err
+	}
+	if err := readAttempts(ctx, q, ids, at); err != nil || !query.Payloads {
+		return more, err
+	}
+	payloads, err := readPayloads(ctx, q, ids, roleInput, roleOutput)
+	for id, s := range at {
+		s.Input, s.Output = payloads[payloadKey{id, roleInput}], payloads[payloadKey{id, roleOutput}]
+	}
+	return more, err
+}
+
+func stepView(r *dbsqlc.ListStepsRow) (scheduler.StepView, error) {
+	failure, err := fromJSON[task.Failure](r.Failure)
+	return scheduler.StepView{
+		ID: r.ID, Ordinal: int(r.Ordinal), Name: r.Name, Capability: r.Capability, Node: r.Node, Priority: int(r.Priority),
+		State: task.StepState(r.State), AttemptCount: int(r.AttemptsEnded), Counted: int(r.Counted),
+		NextDue: fromInstant(r.NextDue), Failure: failure, StoppedBecause: r.StoppedBecause,
+	}, err
+}
+
+func readParents(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView) error {
+	rows, err := q.ListParents(ctx, ids)
+	for _, r := range rows {
+		at[r.ChildID].DependsOn = append(at[r.ChildID].DependsOn, r.Name)
+	}
+	return wrap("read parents", err)
+}
+
+func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView) error {
+	rows, err := q.ListAttempts(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("read attempts: %w", err)
+	}
+	for i := range rows {
+		r, s := &rows[i], at[rows[i].StepID]
+		failure, err := fromJSON[task.Failure](r.Failure)
+		if err != nil {
+			return err
+		}
+		a := scheduler.AttemptView{
+			ID: r.ID, Number: int(r.Number), Round: int(r.Round), State: task.AttemptState(r.State), Reason: r.Reason,
+			WorkerID: r.WorkerID, WorkerName: r.WorkerName, Node: r.Node, LeaseVersion: r.LeaseVersion,
+			LeasedAt: r.LeasedAt.Time.UTC(), ExpiresAt: fromInstant(r.ExpiresAt), EndedAt: fromInstant(r.EndedAt),
+			Failure: failure, ProgressMessage: r.ProgressMessage,
+		}
+		if r.Progress.Valid {
+			a.Progress = &r.Progress.Float64
+		}
+		s.Attempts = append(s.Attempts, a)
+		if a.State == task.AttemptLeased { // stored as READY with a live attempt
+			s.State, s.AttemptCount, s.NextDue = task.StepRunning, a.Number, nil
+		}
+	}
+	return nil
+}
+
+// ListExecutions reads a page, newest first.
+func (s *Store) ListExecutions(ctx context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
+	now := time.Time{}
+	var rows []dbsqlc.Execution
+	err := s.snapshot(ctx, "list executions", func(db *dbsqlc.Queries) error {
+		at, err := db.Now(ctx)
+		if err != nil {
+			return err
+		}
+		now = at.Time.UTC()
+		rows, err = db.ListExecutions(ctx, listParams(q))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	views := make([]scheduler.ExecutionView, len(rows))
+	for i := range rows {
+		v, err := executionView(&rows[i], now)
+		if err != nil {
+			return nil, err
+		}
+		views[i] = *v
+	}
+	return views, nil
+}
+
+func listParams(q scheduler.ListQuery) dbsqlc.ListExecutionsParams {
+	p := dbsqlc.ListExecutionsParams{
+		Namespace: q.Namespace, Name: q.Name, Labels: jsonMap(q.Labels), PageSize: int32(q.Limit), States: []string{},
+		BeforeTime:    pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+		CreatedBefore: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
+		CreatedAfter:  pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
+		BeforeID:      uuid.Max,
+	}
+	if p.Labels == nil {
+		p.Labels = []byte("{}")
+	}
+	for _, s := range q.States {
+		p.States = append(p.States, string(s))
+	}
+	if !q.BeforeTime.IsZero() {
+		p.BeforeTime, p.BeforeID = instant(q.BeforeTime), q.BeforeID
+	}
+	if !q.CreatedBefore.IsZero() {
+		p.CreatedBefore = instant(q.CreatedBefore)
+	}
+	if !q.CreatedAfter.IsZero() {
+		p.CreatedAfter = instant(q.CreatedAfter)
+	}
+	return p
+}
+
+// ListTimeline reads a page of what happened.
+func (s *Store) ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]scheduler.EntryView, error) {
+	rows, err := s.reads.ListTimeline(ctx, dbsqlc.ListTimelineParams{ExecutionID: execution, After: after, PageSize: int32(limit)})
+	if err != nil {
+		return nil, outwardOrNil(ctx, "list timeline", err)
+	}
+	if len(rows) == 0 && after == 0 { // every execution has a first entry
+		return nil, &scheduler.NotFoundError{Kind: scheduler.KindExecution, ID: execution.String()}
+	}
+	entries := make([]scheduler.EntryView, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		details, err := fromJSONMap(r.Details)
+		if err != nil {
+			return nil, err
+		}
+		entries[i] = scheduler.EntryView{Count: int(r.Count), Entry: task.Entry{
+			Sequence: r.Sequence, Milestone: r.Milestone, Stage: task.Stage(r.Stage), Component: r.Component, Title: r.Title,
+			StepName: r.StepName, AttemptNumber: int(r.AttemptNumber), LeaseVersion: r.LeaseVersion,
+			WorkerID: maybeID(r.WorkerID), At: r.At.Time.UTC(), Details: details,
+		}}
+	}
+	return entries, nil
+}
+
+// StepInputs reads parents' outputs of a live attempt, as many as fit, one at least.
+func (s *Store) StepInputs(ctx context.Context, q scheduler.InputsQuery) (scheduler.Inputs, error) {
+	in := scheduler.Inputs{Outputs: map[string]*task.Payload{}, Next: -1}
+	err := s.snapshot(ctx, "step inputs", func(db *dbsqlc.Queries) error {
+		step, err := liveStep(ctx, &txn{q: db, s: s}, q)
+		if err != nil {
+			return err
+		}
+		last, next, err := inputsPage(ctx, db, step, q)
+		if err != nil {
+			return err
+		}
+		in.Next = next
+		rows, err := db.ParentOutputsBetween(ctx, dbsqlc.ParentOutputsBetweenParams{StepID: step, After: int32(q.AfterOrdinal), Last: last})
+		for _, r := range rows {
+			in.Outputs[r.Name] = &task.Payload{JSON: r.IsJson, Body: r.Body, ContentType: r.ContentType}
+		}
+		return wrap("read parents' outputs", err)
+	})
+	return in, err
+}
+
+func liveStep(ctx context.Context, t *txn, q scheduler.InputsQuery) (uuid.UUID, error) {
+	late, err := t.late(ctx, []uuid.UUID{q.AttemptID})
+	if err != nil {
+		return uuid.Nil, err
+	}
+	l, known := late[q.AttemptID]
+	if !known {
+		return uuid.Nil, own(&scheduler.NotFoundError{Kind: scheduler.KindAttempt, ID: q.AttemptID.String()})
+	}
+	l.HeldVersion = q.LeaseVersion
+	if l.Attempt.State != task.AttemptLeased || l.Attempt.LeaseVersion != q.LeaseVersion {
+		return uuid.Nil, own(l.refusal())
+	}
+	return l.Attempt.StepID, nil
+}
+
+// inputsPage chooses how far a page of parents' outputs goes; next is -1 when it is the last.
+func inputsPage(ctx context.Context, q *dbsqlc.Queries, step uuid.UUID, query scheduler.InputsQuery) (last int32, next int, err error) {
+	sizes, err := q.ParentOutputSizes(ctx, dbsqlc.ParentOutputSizesParams{StepID: step, After: int32(query.AfterOrdinal)})
+	if err != nil {
+		return 0, -1, fmt.Errorf("read sizes: %w", err)
+	}
+	const most = 1000
+	last = int32(query.AfterOrdinal)
+	bytes := 0
+	for i, s := range sizes {
+		bytes += int(s.Bytes) + len(s.Name)
+		if i > 0 && (bytes > query.MaxBytes || i == most) {
+			return last, int(last), nil
+		}
+		last = s.Ordinal
+	}
+	return last, -1, nil
+}

@@ -1,0 +1,243 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// Report ends attempts by their workers' word, in one transaction. Every item has its own
+// answer; one whose rows another transaction holds is answered ErrBusy.
+func (s *Store) Report(ctx context.Context, batch []scheduler.Report, wait bool) ([]scheduler.Result[scheduler.Reported], error) {
+	var results []scheduler.Result[scheduler.Reported]
+	err := s.tx(ctx, "report", func(ctx context.Context, t *txn) error {
+		r := &reports{
+			t: t, batch: batch, wait: wait, at: map[uuid.UUID]int{},
+			results: make([]scheduler.Result[scheduler.Reported], len(batch)),
+		}
+		if err := r.run(ctx); err != nil {
+			return err
+		}
+		results = r.results
+		return nil
+	})
+	return results, err
+}
+
+// reports is one try of a batch.
+type reports struct {
+	t       *txn
+	batch   []scheduler.Report
+	wait    bool
+	results []scheduler.Result[scheduler.Reported]
+	at      map[uuid.UUID]int // attempt → its position in the batch
+	where   map[uuid.UUID]dbsqlc.FindAttemptsRow
+	g       *gate
+	now     time.Time
+}
+
+func (r *reports) run(ctx context.Context) error {
+	if err := r.find(ctx); err != nil {
+		return err
+	}
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	ended, err := r.endLeases(ctx)
+	if err != nil {
+		return err
+	}
+	payloads := dbsqlc.PutPayloadsParams{}
+	for i := range r.batch { // in the order of the batch
+		id := r.batch[i].AttemptID
+		if !ended[id] || r.at[id] != i {
+			continue
+		}
+		o := &r.batch[i].Outcome
+		step := r.where[id].StepID
+		if err := r.g.of(step).Report(r.now, step, o, rand.Float64()); err != nil {
+			return fmt.Errorf("report attempt %s: %w", id, err)
+		}
+		if o.Output != nil {
+			addPayload(&payloads, step, roleOutput, o.Output)
+		}
+		if o.Checkpoint != nil {
+			addPayload(&payloads, step, roleCheckpoint, o.Checkpoint)
+		}
+	}
+	if err := r.g.settle(ctx, r.now); err != nil {
+		return err
+	}
+	if err := r.answerLate(ctx, ended); err != nil {
+		return err
+	}
+	if len(payloads.StepIds) > 0 {
+		if err := r.t.q.PutPayloads(ctx, payloads); err != nil {
+			return fmt.Errorf("put payloads: %w", err)
+		}
+	}
+	if err := r.g.save(ctx); err != nil {
+		return err
+	}
+	for id := range ended {
+		r.results[r.at[id]].Value = r.reported(id)
+	}
+	return nil
+}
+
+// find looks where the attempts belong: facts that never change, so no lock is needed.
+func (r *reports) find(ctx context.Context) error {
+	ids := make([]uuid.UUID, 0, len(r.batch))
+	for i := range r.batch {
+		id := r.batch[i].AttemptID
+		if _, twice := r.at[id]; twice {
+			r.results[i].Err = scheduler.ErrBusy // after the first one
+			continue
+		}
+		r.at[id] = i
+		ids = append(ids, id)
+	}
+	now, err := r.t.q.Now(ctx)
+	if err != nil {
+		return err
+	}
+	r.now = now.Time.UTC()
+	rows, err := r.t.q.FindAttempts(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("find attempts: %w", err)
+	}
+	r.where = make(map[uuid.UUID]dbsqlc.FindAttemptsRow, len(rows))
+	for _, row := range rows {
+		r.where[row.ID] = row
+	}
+	for _, id := range ids {
+		if _, found := r.where[id]; !found {
+			r.results[r.at[id]].Err = &scheduler.NotFoundError{Kind: scheduler.KindAttempt, ID: id.String()}
+		}
+	}
+	return nil
+}
+
+// lock locks the executions and reads the steps under them.
+func (r *reports) lock(ctx context.Context) error {
+	executions, steps := set{}, []uuid.UUID{}
+	for _, w := range r.where {
+		executions[w.ExecutionID] = true
+		steps = append(steps, w.StepID)
+	}
+	var err error
+	if r.g, err = r.t.lock(ctx, executions.ids(), r.wait); err != nil {
+		return err
+	}
+	for id, w := range r.where {
+		if r.g.execs[w.ExecutionID] == nil {
+			r.results[r.at[id]].Err = scheduler.ErrBusy
+		}
+	}
+	return r.g.readSteps(ctx, steps)
+}
+
+// pending are the attempts that have no answer yet.
+func (r *reports) pending() []uuid.UUID {
+	var ids []uuid.UUID
+	for id := range r.where {
+		if r.results[r.at[id]].Err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// endLeases deletes the lease rows: only what that deletes has ended.
+func (r *reports) endLeases(ctx context.Context) (set, error) {
+	ids := r.pending()
+	if len(ids) == 0 {
+		return set{}, nil
+	}
+	held, err := r.t.lockLeases(ctx, ids, r.wait)
+	if err != nil {
+		return nil, err
+	}
+	var p dbsqlc.DeleteLeasesParams
+	for _, id := range ids {
+		i := r.at[id]
+		if held.busy[id] {
+			r.results[i].Err = scheduler.ErrBusy
+			continue
+		}
+		if version, live := held.versions[id]; !live || version != r.batch[i].LeaseVersion {
+			continue
+		}
+		if r.batch[i].Outcome.State == task.AttemptCanceled && !r.g.execs[r.where[id].ExecutionID].AwaitsCancel() {
+			r.results[i].Err = &scheduler.RefusedError{
+				Reason: task.ReasonCancelNotRequested, Subject: id.String(), HeldVersion: r.batch[i].LeaseVersion,
+				CurrentVersion: r.batch[i].LeaseVersion, Message: "canceled was reported, but no cancel was requested",
+			}
+			continue
+		}
+		p.AttemptIds = append(p.AttemptIds, id)
+		p.LeaseVersions = append(p.LeaseVersions, r.batch[i].LeaseVersion)
+	}
+	return r.t.deleteLeases(ctx, p)
+}
+
+// answerLate answers reports that came for attempts which are not live with that version: a
+// repeat gets its answer again, anything else is refused and leaves its trace.
+func (r *reports) answerLate(ctx context.Context, ended set) error {
+	var ids []uuid.UUID
+	for _, id := range r.pending() {
+		if !ended[id] {
+			ids = append(ids, id)
+		}
+	}
+	late, err := r.t.late(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		i := r.at[id]
+		l := late[id]
+		l.HeldVersion, l.Outcome = r.batch[i].LeaseVersion, task.OutcomeFingerprint(&r.batch[i].Outcome)
+		if l.Replayed() {
+			r.t.vouch()
+			r.results[i].Value = scheduler.Reported{
+				Replayed: !r.t.again, StepState: l.stepState, ExecutionState: l.executionState, NextDue: l.nextDue,
+			}
+			continue
+		}
+		r.results[i].Err = l.refusal()
+		if err := r.recordLate(ctx, r.where[id].ExecutionID, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reports) recordLate(ctx context.Context, execution uuid.UUID, l lateCall) error {
+	e := r.g.execs[execution]
+	entry := e.LateEntry(l.Late, l.stepName)
+	entry.At = r.now
+	n, err := r.t.q.CountEntry(ctx, dbsqlc.CountEntryParams{ExecutionID: execution, Milestone: entry.Milestone})
+	if err != nil {
+		return fmt.Errorf("count late report: %w", err)
+	}
+	if n == 0 {
+		e.RecordLate(entry)
+	}
+	return nil
+}
+
+func (r *reports) reported(attempt uuid.UUID) scheduler.Reported {
+	step := r.where[attempt].StepID
+	e := r.g.of(step)
+	return scheduler.Reported{
+		StepState: e.Step(step).Data().State, ExecutionState: e.Data().State, NextDue: e.NextDue(step),
+	}
+}

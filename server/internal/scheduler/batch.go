@@ -1,0 +1,232 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	flushTimeout = 15 * time.Second      // of one flush, whoever still waits for it
+	busyPatience = time.Second           // an item whose rows are held goes from flush to flush so long
+	busyPause    = 10 * time.Millisecond // before a flush of nothing but such items
+	lonely       = 2                     // items that wait for their locks alone, at most at once
+)
+
+// batcher is a group commit: calls of one kind are gathered while the flush before them is in
+// flight, and written in one transaction. The first call of an idle server waits for nobody.
+// Every call gets its own answer, after the commit; one bad or slow item neither fails nor
+// delays its neighbours.
+type batcher[Req, Res any] struct {
+	flush     func(ctx context.Context, batch []Req, wait bool) ([]Result[Res], error)
+	weigh     func(Req) int
+	maxItems  int
+	maxWeight int
+
+	mu     sync.Mutex
+	queue  []*item[Req, Res]
+	closed bool
+	wake   chan struct{}
+	alone  chan struct{} // places for items that wait for their locks
+	wg     sync.WaitGroup
+}
+
+type item[Req, Res any] struct {
+	ctx  context.Context // the caller's: one that has left before the flush is not written
+	req  Req
+	busy time.Time // since when its rows are held by others; a stopwatch, monotonic
+	done chan Result[Res]
+}
+
+func newBatcher[Req, Res any](maxItems, maxWeight int, weigh func(Req) int, flush func(context.Context, []Req, bool) ([]Result[Res], error)) *batcher[Req, Res] {
+	return &batcher[Req, Res]{
+		flush: flush, weigh: weigh, maxItems: maxItems, maxWeight: maxWeight,
+		wake: make(chan struct{}, 1), alone: make(chan struct{}, lonely),
+	}
+}
+
+var errStopping = errors.New("the server is stopping")
+
+// do hands in requests and waits for their answers. A caller that leaves takes only its
+// answers away: what is in flight goes on.
+func (b *batcher[Req, Res]) do(ctx context.Context, reqs ...Req) []Result[Res] {
+	items := make([]*item[Req, Res], len(reqs))
+	results := make([]Result[Res], len(reqs))
+	for i, r := range reqs {
+		items[i] = &item[Req, Res]{ctx: ctx, req: r, done: make(chan Result[Res], 1)}
+	}
+	b.mu.Lock()
+	closed := b.closed
+	if !closed {
+		b.queue = append(b.queue, items...)
+	}
+	b.mu.Unlock()
+	if closed {
+		for i := range results {
+			results[i].Err = &UnavailableError{Cause: errStopping, RetryAfter: time.Second}
+		}
+		return results
+	}
+	b.ring()
+	for i, it := range items {
+		select {
+		case results[i] = <-it.done:
+		case <-ctx.Done():
+			results[i].Err = ctx.Err()
+		}
+	}
+	return results
+}
+
+func (b *batcher[Req, Res]) ring() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run flushes until the context ends, then what is still queued.
+func (b *batcher[Req, Res]) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-b.wake:
+		}
+		b.drain(ctx)
+	}
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.drain(ctx)
+	b.wg.Wait()
+}
+
+// drain flushes until the queue is empty.
+func (b *batcher[Req, Res]) drain(ctx context.Context) {
+	for {
+		batch, onlyBusy := b.take()
+		if len(batch) == 0 {
+			return
+		}
+		if onlyBusy {
+			wait(ctx, busyPause)
+		}
+		b.write(ctx, batch)
+	}
+}
+
+// take takes the oldest items that fit into one flush; callers that left are left out.
+func (b *batcher[Req, Res]) take() (batch []*item[Req, Res], onlyBusy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	weight, n := 0, 0
+	onlyBusy = true
+	for _, it := range b.queue {
+		w := b.weigh(it.req)
+		if len(batch) == b.maxItems || len(batch) > 0 && weight+w > b.maxWeight {
+			break
+		}
+		n++
+		if it.ctx.Err() != nil {
+			it.done <- Result[Res]{Err: it.ctx.Err()}
+			continue
+		}
+		weight += w
+		onlyBusy = onlyBusy && !it.busy.IsZero()
+		batch = append(batch, it)
+	}
+	b.queue = slices.Delete(b.queue, 0, n)
+	return batch, onlyBusy
+}
+
+// write flushes a batch. One that fails is halved until the bad item is alone, unless the
+// store is away: then it is away for all.
+func (b *batcher[Req, Res]) write(ctx context.Context, batch []*item[Req, Res]) {
+	reqs := make([]Req, len(batch))
+	for i, it := range batch {
+		reqs[i] = it.req
+	}
+	results, err := b.flushOnce(ctx, reqs, false)
+	var away *UnavailableError
+	switch {
+	case err == nil:
+		b.answer(ctx, batch, results)
+	case len(batch) > 1 && !(errors.As(err, &away) && !away.Locked):
+		b.write(ctx, batch[:len(batch)/2])
+		b.write(ctx, batch[len(batch)/2:])
+	case len(batch) == 1 && errors.As(err, &away) && away.Locked:
+		b.answer(ctx, batch, []Result[Res]{{Err: ErrBusy}})
+	default:
+		for _, it := range batch {
+			it.done <- Result[Res]{Err: err}
+		}
+	}
+}
+
+// flushOnce has a time of its own, so that no caller's hurry cuts another's commit.
+func (b *batcher[Req, Res]) flushOnce(ctx context.Context, reqs []Req, wait bool) ([]Result[Res], error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	return b.flush(ctx, reqs, wait)
+}
+
+// answer gives the answers out. Items whose rows are held go into the next flush; from a
+// second on, alone, waiting for their locks.
+func (b *batcher[Req, Res]) answer(ctx context.Context, batch []*item[Req, Res], results []Result[Res]) {
+	var again []*item[Req, Res]
+	for i, it := range batch {
+		if !errors.Is(results[i].Err, ErrBusy) {
+			it.done <- results[i]
+			continue
+		}
+		if it.busy.IsZero() {
+			it.busy = time.Now() // monotonic
+		}
+		if time.Since(it.busy) > busyPatience && b.goAlone(ctx, it) {
+			continue
+		}
+		again = append(again, it)
+	}
+	if len(again) == 0 {
+		return
+	}
+	b.mu.Lock()
+	b.queue = append(b.queue, again...)
+	b.mu.Unlock()
+}
+
+// goAlone lets an item wait for its locks in a transaction of its own, if there is a place.
+func (b *batcher[Req, Res]) goAlone(ctx context.Context, it *item[Req, Res]) bool {
+	select {
+	case b.alone <- struct{}{}:
+	default:
+		return false
+	}
+	b.wg.Go(func() {
+		defer func() { <-b.alone }()
+		results, err := b.flushOnce(ctx, []Req{it.req}, true)
+		switch {
+		case err != nil:
+			it.done <- Result[Res]{Err: err}
+		case errors.Is(results[0].Err, ErrBusy):
+			it.done <- Result[Res]{Err: &UnavailableError{Cause: ErrBusy, RetryAfter: time.Second, Locked: true}}
+		default:
+			it.done <- results[0]
+		}
+	})
+	return true
+}
+
+// wait waits, and false if the context ends first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

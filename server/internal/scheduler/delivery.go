@@ -1,0 +1,132 @@
+package scheduler
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+const (
+	deliverTimeout = 10 * time.Second
+	returnTries    = 3
+)
+
+// deliverAll starts the deliveries of a dispatch: the next round does not wait for them.
+func (d *dispatcher) deliverAll(began time.Time, placed []task.Assignment, items []DispatchItem, done Dispatched, polls []*parkedPoll) {
+	byPoll := map[*parkedPoll][]uuid.UUID{}
+	var all []uuid.UUID
+	d.polls.mu.Lock()
+	for i, a := range placed {
+		if !done.Granted[items[i].AttemptID] {
+			continue
+		}
+		p := polls[a.Offer]
+		p.granted = true
+		byPoll[p] = append(byPoll[p], items[i].AttemptID)
+		all = append(all, items[i].AttemptID)
+	}
+	d.polls.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
+	d.wg.Go(func() { d.deliver(began, all, byPoll) })
+}
+
+// deliver reads what the workers get, and answers their polls. It has a time of its own: what
+// is committed is delivered even while the server stops.
+func (d *dispatcher) deliver(began time.Time, all []uuid.UUID, byPoll map[*parkedPoll][]uuid.UUID) {
+	ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)
+	defer cancel()
+	views, err := d.contents(ctx, all)
+	if err != nil {
+		d.log.Warn("grants were not delivered; repeats of the polls get them", "grants", len(all), "error", err)
+		for p := range byPoll {
+			p.finish(pollResult{err: &UnavailableError{Cause: err, RetryAfter: time.Second}})
+		}
+		return
+	}
+	of := make(map[uuid.UUID]*parkedPoll, len(all))
+	for p, ids := range byPoll {
+		for _, id := range ids {
+			of[id] = p
+		}
+	}
+	leases := map[*parkedPoll][]LeaseView{}
+	for _, v := range views {
+		p := of[v.AttemptID]
+		leases[p] = append(leases[p], v)
+	}
+	for p := range byPoll {
+		d.hand(p, leases[p], began)
+	}
+}
+
+// contents reads leases, again if the store is away for a moment.
+func (d *dispatcher) contents(ctx context.Context, ids []uuid.UUID) ([]LeaseView, error) {
+	for {
+		views, err := d.store.Contents(ctx, ids)
+		if err == nil || !wait(ctx, errorPause) {
+			return views, err
+		}
+	}
+}
+
+// hand answers a poll with its leases. If its caller is gone they are handed back; nothing is
+// sent once that has begun.
+func (d *dispatcher) hand(p *parkedPoll, leases []LeaseView, began time.Time) {
+	answer := PollAnswer{Leases: leases, Held: max(began.Sub(p.Received), 0)}
+	if !p.finish(pollResult{PollAnswer: answer}) {
+		d.handBack(leases)
+	}
+}
+
+// replay answers the repeat of a poll with the same live grants.
+func (d *dispatcher) replay(p *parkedPoll, live []uuid.UUID) {
+	d.polls.mu.Lock()
+	busy := p.granted
+	p.granted, p.fresh = true, false
+	d.polls.mu.Unlock()
+	if busy {
+		return
+	}
+	d.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)
+		defer cancel()
+		began := stopwatch()
+		leases, err := d.store.Replay(ctx, live)
+		if err != nil {
+			p.finish(pollResult{err: err})
+			return
+		}
+		d.hand(p, leases, began)
+	})
+}
+
+// handBack gives grants back that reached nobody, by themselves and in the background.
+func (d *dispatcher) handBack(leases []LeaseView) {
+	if len(leases) == 0 {
+		return
+	}
+	grants := make([]Undelivered, len(leases))
+	for i := range leases {
+		grants[i] = Undelivered{AttemptID: leases[i].AttemptID, LeaseVersion: leases[i].LeaseVersion, Delivery: leases[i].Delivery}
+	}
+	d.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)
+		defer cancel()
+		for range returnTries {
+			err := d.store.Return(ctx, grants)
+			if err == nil {
+				d.hear(HintSlots)
+				return
+			}
+			d.log.Warn("undelivered grants were not handed back yet", "grants", len(grants), "error", err)
+			if !wait(ctx, errorPause) {
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,44 @@
+package scheduler
+
+import (
+	"context"
+)
+
+// Renew keeps attempts. Each renewal has its own answer.
+func (s *Scheduler) Renew(ctx context.Context, renewals []Renewal) []Result[Renewed] {
+	return s.renewals.do(ctx, renewals...)
+}
+
+// Report ends attempts. Each report has its own answer; one that repeats the very report that
+// ended its attempt is answered OK again.
+func (s *Scheduler) Report(ctx context.Context, reports []Report) []Result[Reported] {
+	return s.reports.do(ctx, reports...)
+}
+
+func weighRenewal(r Renewal) int { return bytesPerRenewal + r.Checkpoint.Size() }
+
+func weighReport(r Report) int {
+	bytes := bytesPerStep + r.Outcome.Checkpoint.Size() + r.Outcome.Output.Size()
+	if f := r.Outcome.Failure; f != nil {
+		bytes += len(f.Message) + f.Details.Size()
+	}
+	return bytes
+}
+
+func (s *Scheduler) flushRenewals(ctx context.Context, batch []Renewal, wait bool) ([]Result[Renewed], error) {
+	results, err := s.store.Renew(ctx, batch, wait)
+	for _, r := range results {
+		if r.Err == nil {
+			s.presence.seen(r.Value.WorkerID)
+		}
+	}
+	return results, err
+}
+
+func (s *Scheduler) flushReports(ctx context.Context, batch []Report, wait bool) ([]Result[Reported], error) {
+	results, err := s.store.Report(ctx, batch, wait)
+	if err == nil {
+		s.hint(HintSlots, HintWork)
+	}
+	return results, err
+}

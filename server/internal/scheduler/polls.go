@@ -1,0 +1,315 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// How a parked poll stands. Whoever moves it away from parked answers it.
+const (
+	pollParked int32 = iota
+	pollAnswered
+	pollGone // its caller left, or its wait ended
+)
+
+// parkedPoll is a poll that waits in memory. It holds no connection.
+type parkedPoll struct {
+	Poll
+	state  atomic.Int32
+	answer chan pollResult // has room for the one answer
+
+	// The rest is under the registry's lock.
+	session  *sessionInfo // nil: not known here yet
+	fresh    bool         // not looked up since it came, or since its session may have changed
+	granted  bool         // a dispatch has leases for it
+	full     bool         // its worker had no free slot, or nothing was placed: left out until something changes
+	seenIn   uint64       // the round that last offered it
+	onlyOnce bool         // wait_timeout 0: answered after a round
+}
+
+type pollResult struct {
+	PollAnswer
+	err error
+}
+
+// sessionInfo is a session as last looked up: what placing needs of it.
+type sessionInfo struct {
+	id    uuid.UUID
+	state WorkerState
+	set   map[string]bool // its capabilities
+}
+
+func newSessionInfo(id uuid.UUID, w WorkerState) *sessionInfo {
+	s := &sessionInfo{id: id, state: w, set: make(map[string]bool, len(w.Capabilities))}
+	for _, c := range w.Capabilities {
+		s.set[c] = true
+	}
+	return s
+}
+
+// finish answers a poll, if nobody has.
+func (p *parkedPoll) finish(r pollResult) bool {
+	if !p.state.CompareAndSwap(pollParked, pollAnswered) {
+		return false
+	}
+	p.answer <- r
+	return true
+}
+
+// registry holds the parked polls of a replica, in order of arrival.
+type registry struct {
+	mu       sync.Mutex
+	polls    map[*parkedPoll]struct{}
+	order    []*parkedPoll // may hold polls that are gone: tidied when half of it is
+	byKey    map[PollKey]*parkedPoll
+	sessions map[uuid.UUID]*sessionInfo // by worker: its current session, as last seen
+	limit    int
+	stopped  bool
+}
+
+func newRegistry(limit int) *registry {
+	return &registry{
+		polls: map[*parkedPoll]struct{}{}, byKey: map[PollKey]*parkedPoll{},
+		sessions: map[uuid.UUID]*sessionInfo{}, limit: limit,
+	}
+}
+
+// park takes a poll in. A repeat of a request id takes the place of the one before, which is
+// answered empty.
+func (r *registry) park(p *parkedPoll) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		p.finish(pollResult{})
+		return nil
+	}
+	if len(r.polls) >= r.limit {
+		return &ExhaustedError{
+			Reason: ReasonTooManyPolls, Limit: r.limit, RetryAfter: time.Second,
+			Message: "this replica has as many parked polls as it takes",
+		}
+	}
+	if s := r.sessions[p.WorkerID]; s != nil && s.id == p.SessionID {
+		p.session = s
+	}
+	if key := p.key(); p.RequestID != "" {
+		if before := r.byKey[key]; before != nil && before.finish(pollResult{}) {
+			r.remove(before)
+		}
+		r.byKey[key] = p
+	}
+	p.fresh = true
+	r.polls[p] = struct{}{}
+	r.order = append(r.order, p)
+	return nil
+}
+
+func (p *parkedPoll) key() PollKey { return PollKey{WorkerID: p.WorkerID, RequestID: p.RequestID} }
+
+// leave takes a poll out, whoever answered it.
+func (r *registry) leave(p *parkedPoll) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remove(p)
+}
+
+func (r *registry) remove(p *parkedPoll) {
+	delete(r.polls, p)
+	if r.byKey[p.key()] == p {
+		delete(r.byKey, p.key())
+	}
+	if len(r.order) > 64 && len(r.order) > 2*len(r.polls) {
+		kept := r.order[:0]
+		for _, q := range r.order {
+			if _, parked := r.polls[q]; parked {
+				kept = append(kept, q)
+			}
+		}
+		clear(r.order[len(kept):])
+		r.order = kept
+	}
+}
+
+// each calls f for every parked poll in order of arrival, under the lock.
+func (r *registry) each(f func(p *parkedPoll)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.order {
+		if _, parked := r.polls[p]; parked && p.state.Load() == pollParked {
+			f(p)
+		}
+	}
+}
+
+// fresh are the polls to look up.
+func (r *registry) fresh(limit int) []*parkedPoll {
+	var list []*parkedPoll
+	r.each(func(p *parkedPoll) {
+		if p.fresh && !p.granted && len(list) < limit {
+			list = append(list, p)
+		}
+	})
+	return list
+}
+
+// offers are the polls that can take something, as placing sees them.
+func (r *registry) offers(round uint64, maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
+	var list []*parkedPoll
+	var offers []task.Offer
+	r.each(func(p *parkedPoll) {
+		if p.session == nil || p.granted || p.full || len(list) == limit {
+			return
+		}
+		p.seenIn = round
+		list = append(list, p)
+		offers = append(offers, task.Offer{
+			WorkerID: p.WorkerID, Namespace: p.session.state.Namespace, Node: p.session.state.Node,
+			Capabilities: p.session.set, Room: p.MaxLeases, Bytes: maxBytes,
+		})
+	})
+	return list, offers
+}
+
+// groups are what the parked polls can serve.
+func (r *registry) groups() []Group {
+	seen := map[Group]bool{}
+	sessions := map[*sessionInfo]bool{}
+	r.each(func(p *parkedPoll) {
+		if p.session == nil || p.granted || p.full || sessions[p.session] {
+			return
+		}
+		sessions[p.session] = true
+		addGroups(seen, p.session)
+	})
+	list := make([]Group, 0, len(seen))
+	for g := range seen {
+		list = append(list, g)
+	}
+	return list
+}
+
+func addGroups(seen map[Group]bool, s *sessionInfo) {
+	for _, c := range s.state.Capabilities {
+		seen[Group{Namespace: s.state.Namespace, Capability: c}] = true
+		if s.state.Node != "" {
+			seen[Group{Namespace: s.state.Namespace, Capability: c, Node: s.state.Node}] = true
+		}
+	}
+}
+
+// learn takes in how workers stand: polls of sessions that are not current are looked up anew.
+func (r *registry) learn(states map[uuid.UUID]WorkerState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, w := range states {
+		old := r.sessions[id]
+		if old == nil || old.id != w.SessionID || old.state.Draining != w.Draining {
+			r.sessions[id] = newSessionInfo(w.SessionID, w)
+		}
+	}
+	for p := range r.polls {
+		if w, told := states[p.WorkerID]; told && (w.SessionID != p.SessionID || w.Draining) {
+			p.fresh, p.session = true, nil
+		}
+	}
+}
+
+// forget makes every parked poll be looked up again: some session may have changed.
+func (r *registry) recheck() {
+	r.each(func(p *parkedPoll) { p.fresh = true })
+}
+
+// unblock lets polls that were left out take part again.
+func (r *registry) unblock() {
+	r.each(func(p *parkedPoll) { p.full = false })
+}
+
+func (r *registry) workers() []uuid.UUID {
+	seen := map[uuid.UUID]bool{}
+	r.each(func(p *parkedPoll) { seen[p.WorkerID] = true })
+	ids := make([]uuid.UUID, 0, len(seen))
+	for id := range seen {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (r *registry) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.polls)
+}
+
+// stop answers every poll empty, and those that come later.
+func (r *registry) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	for p := range r.polls {
+		if !p.granted {
+			p.finish(pollResult{})
+		}
+	}
+}
+
+// Poll waits for leases. No work by the end of the wait, or about a second before the call's
+// own deadline, or when the server stops: an empty answer.
+func (s *Scheduler) Poll(ctx context.Context, poll Poll) (PollAnswer, error) {
+	s.presence.seen(poll.WorkerID)
+	return s.dispatcher.poll(ctx, poll)
+}
+
+func (d *dispatcher) poll(ctx context.Context, poll Poll) (PollAnswer, error) {
+	p := &parkedPoll{Poll: poll, answer: make(chan pollResult, 1), onlyOnce: poll.Wait <= 0}
+	if err := d.polls.park(p); err != nil {
+		return PollAnswer{}, err
+	}
+	defer d.polls.leave(p)
+	d.arrived(p)
+	timer := time.NewTimer(patience(ctx, poll.Wait))
+	defer timer.Stop()
+	var r pollResult
+	select {
+	case r = <-p.answer:
+	case <-timer.C:
+		r = d.giveUp(p)
+	case <-ctx.Done():
+		r = d.giveUp(p)
+	}
+	if ctx.Err() != nil { // nobody is there to hear it
+		d.handBack(r.Leases)
+		return PollAnswer{}, ctx.Err()
+	}
+	return r.PollAnswer, r.err
+}
+
+// giveUp ends a poll's wait: empty, unless an answer is on its way already.
+func (d *dispatcher) giveUp(p *parkedPoll) pollResult {
+	if p.state.CompareAndSwap(pollParked, pollGone) {
+		return pollResult{}
+	}
+	return <-p.answer
+}
+
+const (
+	deadlineMargin = time.Second     // an empty answer leaves before the call's own deadline
+	onceLimit      = 2 * time.Second // for a poll that does not wait: the store may be slow or away
+)
+
+// patience is how long a poll waits: a poll without a wait is answered by the round that saw it.
+func patience(ctx context.Context, d time.Duration) time.Duration {
+	if d <= 0 {
+		d = onceLimit
+	}
+	if deadline, limited := ctx.Deadline(); limited {
+		left := time.Until(deadline)
+		d = min(d, max(left-deadlineMargin, left/2))
+	}
+	return d
+}

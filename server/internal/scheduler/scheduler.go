@@ -1,0 +1,134 @@
+package scheduler
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Store is everything that the application needs of its store.
+type Store interface {
+	EnqueueStore
+	LeaseStore
+	DispatchStore
+	DeliveryStore
+	SessionStore
+	ControlStore
+	SweepStore
+}
+
+// Config says how a replica works. Zero values are usable.
+type Config struct {
+	Store           Store
+	Hints           Hints         // none: this is the only replica, or others find out by looking
+	SweepInterval   time.Duration // default 1 s
+	MaxParkedPolls  int           // default 20,000
+	MaxMessageBytes int           // of an answer with leases; default 4 MiB
+	Logger          *slog.Logger
+}
+
+// Scheduler is the application of one replica. Its methods are the use cases; Run keeps its
+// loops going.
+type Scheduler struct {
+	store      Store
+	hints      Hints
+	log        *slog.Logger
+	enqueues   *batcher[NewExecution, Enqueued]
+	renewals   *batcher[Renewal, Renewed]
+	reports    *batcher[Report, Reported]
+	dispatcher *dispatcher
+	presence   *presence
+	sweepEvery time.Duration
+}
+
+// Bounds of one flush of a group commit.
+const (
+	flushItems      = 500
+	flushSteps      = 10_000
+	flushBytes      = 8 << 20
+	bytesPerStep    = flushBytes / flushSteps
+	defaultParked   = 20_000
+	defaultMessage  = 4 << 20
+	defaultSweep    = time.Second
+	presenceEvery   = 5 * time.Second
+	tidyEvery       = time.Minute
+	bytesPerRenewal = 256
+)
+
+// New makes a scheduler; nothing runs until Run.
+func New(c Config) *Scheduler {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Hints == nil {
+		c.Hints = noHints{}
+	}
+	c.SweepInterval = orDefault(c.SweepInterval, defaultSweep)
+	c.MaxParkedPolls = orDefault(c.MaxParkedPolls, defaultParked)
+	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMessage)
+	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval}
+	s.presence = newPresence(c.Store, c.Logger)
+	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
+	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues)
+	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals)
+	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports)
+	return s
+}
+
+func orDefault[T int | time.Duration](v, d T) T {
+	if v <= 0 {
+		return d
+	}
+	return v
+}
+
+// Run keeps the loops going until the context ends, then finishes what is in flight.
+func (s *Scheduler) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.enqueues.run(ctx) })
+	wg.Go(func() { s.renewals.run(ctx) })
+	wg.Go(func() { s.reports.run(ctx) })
+	wg.Go(func() { s.dispatcher.run(ctx) })
+	wg.Go(func() { s.presence.run(ctx, s.dispatcher) })
+	wg.Go(func() { s.sweep(ctx) })
+	wg.Go(func() {
+		if err := s.hints.Run(ctx, s.dispatcher.hear); err != nil {
+			s.log.Error("hints ended", "error", err)
+		}
+	})
+	wg.Wait()
+	return nil
+}
+
+// StopPolls answers the parked polls empty, and further ones at once: the server is stopping.
+func (s *Scheduler) StopPolls() { s.dispatcher.stop() }
+
+// hint tells this replica's dispatcher at once, and the others soon.
+func (s *Scheduler) hint(hints ...Hint) {
+	for _, h := range hints {
+		s.dispatcher.hear(h)
+	}
+	s.hints.Send(hints...)
+}
+
+// noHints is for a replica that is alone.
+type noHints struct{}
+
+func (noHints) Send(...Hint) {}
+
+func (noHints) Run(ctx context.Context, _ func(Hint)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// newID makes an id. Its order means nothing.
+func newID() uuid.UUID {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return uuid.New()
+	}
+	return id
+}
