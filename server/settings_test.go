@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -111,8 +112,12 @@ func TestSettings_GoodOnesAreTaken(t *testing.T) {
 		{"--events=all"},
 		{"--events=leasehold.step.v1.failed, leasehold.attempt.v1.lost"},
 	} {
-		if _, err := parse(t, args...); err != nil {
+		got, err := parse(t, args...)
+		if err != nil {
 			t.Errorf("%q: %v", args, err)
+		}
+		if got.SweepInterval != time.Second || got.SessionTimeout != 90*time.Second || got.MaxPayloadBytes != 1<<20 {
+			t.Errorf("%q: defaults are %+v", args, got)
 		}
 	}
 }
