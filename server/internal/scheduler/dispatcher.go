@@ -89,8 +89,9 @@ func (d *dispatcher) ring() {
 
 // arrived tells of a new poll. One that serves only what is known to be quiet needs no claim.
 func (d *dispatcher) arrived(p *parkedPoll) {
+	session := d.polls.sessionOf(p)
 	d.mu.Lock()
-	if p.session != nil && (p.onlyOnce || !d.isQuiet(p.session)) {
+	if session != nil && (p.onlyOnce || !d.isQuiet(session)) {
 		d.hinted = true
 	}
 	d.mu.Unlock()
