@@ -65,9 +65,7 @@ func (d *dispatcher) hear(h Hint) {
 		d.polls.unblock()
 	case HintWork:
 	}
-	d.mu.Lock()
-	d.hinted = true
-	d.mu.Unlock()
+	d.expectWork()
 	d.ring()
 }
 
@@ -133,9 +131,12 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
+// expectWork makes the next round look, and forgets what was quiet: while no poll is parked a
+// hint changes nothing else, and the next poll must not rely on what was seen before it.
 func (d *dispatcher) expectWork() {
 	d.mu.Lock()
 	d.hinted = true
+	clear(d.quiet)
 	d.mu.Unlock()
 }
 
