@@ -70,13 +70,11 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 // try is one transaction. committing tells that it failed when the commit was on its way.
 func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx context.Context, t *txn) error) (committing bool, err error) {
 	start := time.Now()
-	// The connection stays ours until the commit's answer is looked at: what the server said
-	// with it is kept there, and a connection that is back in the pool belongs to others.
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Release()
+	defer conn.Release() // after the commit's warning was read: it stands with the connection
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return false, err

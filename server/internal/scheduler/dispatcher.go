@@ -65,9 +65,7 @@ func (d *dispatcher) hear(h Hint) {
 		d.polls.unblock()
 	case HintWork:
 	}
-	d.mu.Lock()
-	d.hinted = true
-	d.mu.Unlock()
+	d.expectWork()
 	d.ring()
 }
 
@@ -89,9 +87,7 @@ func (d *dispatcher) ring() {
 
 // arrived tells of a new poll. One that serves only what is known to be quiet needs no claim.
 func (d *dispatcher) arrived(p *parkedPoll) {
-	d.polls.mu.Lock()
-	session := p.session
-	d.polls.mu.Unlock()
+	session := d.polls.sessionOf(p)
 	d.mu.Lock()
 	if session != nil && (p.onlyOnce || !d.isQuiet(session)) {
 		d.hinted = true
@@ -135,9 +131,12 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
+// expectWork makes the next round look, and forgets what was quiet: while no poll is parked a
+// hint changes nothing else, and the next poll must not rely on what was seen before it.
 func (d *dispatcher) expectWork() {
 	d.mu.Lock()
 	d.hinted = true
+	clear(d.quiet)
 	d.mu.Unlock()
 }
 

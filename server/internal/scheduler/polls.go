@@ -117,6 +117,13 @@ func (r *registry) park(p *parkedPoll) error {
 
 func (p *parkedPoll) key() PollKey { return PollKey{WorkerID: p.WorkerID, RequestID: p.RequestID} }
 
+// sessionOf is the session of a poll as known here, or nil.
+func (r *registry) sessionOf(p *parkedPoll) *sessionInfo {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.session
+}
+
 // leave takes a poll out, whoever answered it.
 func (r *registry) leave(p *parkedPoll) {
 	r.mu.Lock()
