@@ -91,7 +91,7 @@ func newExecution(e *task.ExecutionSpec) scheduler.NewExecution {
 func (s *stand) enqueue(e *task.ExecutionSpec) task.IDs {
 	s.t.Helper()
 	n := newExecution(e)
-	results, err := s.store.Enqueue(s.t.Context(), []scheduler.NewExecution{n}, false)
+	results, err := s.store.Enqueue(s.t.Context(), []scheduler.NewExecution{n}, false, true)
 	if err != nil || results[0].Err != nil || !results[0].Value.Created {
 		s.t.Fatalf("enqueue: %v, %+v", err, results)
 	}

@@ -169,7 +169,7 @@ func TestLockOrder_SameKeysInDifferentOrder(t *testing.T) {
 			rand.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
 			wg.Go(func() {
 				<-start
-				results, err := s.store.Enqueue(context.Background(), batch, false)
+				results, err := s.store.Enqueue(context.Background(), batch, false, true)
 				if err = errors.Join(err, firstErr(results)); err != nil {
 					t.Errorf("enqueue: %v", err)
 					return

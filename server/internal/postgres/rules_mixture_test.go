@@ -102,7 +102,7 @@ func (m *mixture) enqueueSome(ctx context.Context, store *postgres.Store) error 
 		})))
 	}
 	rand.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
-	results, err := store.Enqueue(ctx, batch, false)
+	results, err := store.Enqueue(ctx, batch, false, true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, r := range results {

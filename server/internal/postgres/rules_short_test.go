@@ -178,7 +178,7 @@ func TestShort_LocksAreNotWaitedForWithoutEnd(t *testing.T) {
 	if !isUnavailable(err) || time.Since(began) > 20*time.Second {
 		t.Fatalf("cancel of a held execution: %v after %v", err, time.Since(began))
 	}
-	if _, err := s.store.Enqueue(t.Context(), []scheduler.NewExecution{newExecution(spec("a", 1))}, false); err != nil {
+	if _, err := s.store.Enqueue(t.Context(), []scheduler.NewExecution{newExecution(spec("a", 1))}, false, true); err != nil {
 		t.Fatalf("enqueue meanwhile: %v", err)
 	}
 }
