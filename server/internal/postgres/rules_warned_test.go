@@ -79,7 +79,7 @@ func (r *replicated) warned(what string, call func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	done := async(func() error { return call(ctx) })
-	for range 3 {
+	for range 2 {
 		r.cancelWait()
 		select {
 		case err := <-done:
