@@ -46,7 +46,8 @@ WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node, u.room
     FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
             unnest(@nodes::text[]) AS node, unnest(@rooms::integer[]) AS room) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node, w.room,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -66,7 +67,7 @@ WITH RECURSIVE wanted AS (
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = @claim_id::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY q.priority DESC, q.available_at LIMIT @batch::integer
+    ORDER BY l.priority DESC, q.available_at LIMIT @batch::integer
 )
 UPDATE scheduling_requests s SET claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
 FROM picked p, capabilities c
@@ -74,12 +75,15 @@ WHERE s.step_id = p.step_id AND s.attempt_number = p.attempt_number AND c.id = s
 RETURNING s.step_id, s.attempt_number, s.execution_id, c.namespace, c.name AS capability, s.node, s.priority, s.available_at, s.answer_bytes;
 
 -- name: NextRequestDue :one
--- How long until something is due that the parked pollers can run; NULL when nothing waits.
--- Claimed ones count from the end of the claim. Takes no lock; index scheduling_requests_claim.
+-- How long until something is due that the parked pollers can run; NULL when nothing waits. Of
+-- each priority the first one that nobody has claimed counts: what one replica holds, or held
+-- when it died, hides nothing behind it. The first one of all counts too, from the end of its
+-- claim. Takes no lock; index scheduling_requests_claim, past as many claimed ones as there are.
 WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node
     FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability, unnest(@nodes::text[]) AS node) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -94,7 +98,12 @@ WITH RECURSIVE wanted AS (
 SELECT (min(q.available_at) - now())::interval AS remaining
 FROM levels l
 CROSS JOIN LATERAL (
-    SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
-    WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-    ORDER BY r.available_at, r.step_id LIMIT 1) q
+    (SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
+     WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+     ORDER BY r.available_at, r.step_id LIMIT 1)
+    UNION ALL
+    (SELECT r.available_at FROM scheduling_requests r
+     WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+       AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+     ORDER BY r.available_at, r.step_id LIMIT 1)) q
 WHERE l.priority IS NOT NULL;

@@ -17,7 +17,8 @@ WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node, u.room
     FROM (SELECT unnest($3::text[]) AS namespace, unnest($4::text[]) AS capability,
             unnest($5::text[]) AS node, unnest($6::integer[]) AS room) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node, w.room,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -37,7 +38,7 @@ WITH RECURSIVE wanted AS (
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = $1::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, $7::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY q.priority DESC, q.available_at LIMIT $7::integer
+    ORDER BY l.priority DESC, q.available_at LIMIT $7::integer
 )
 UPDATE scheduling_requests s SET claim_id = $1::uuid, claim_expires_at = now() + $2::interval
 FROM picked p, capabilities c
@@ -245,7 +246,8 @@ const nextRequestDue = `-- name: NextRequestDue :one
 WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node
     FROM (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS capability, unnest($3::text[]) AS node) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -260,9 +262,14 @@ WITH RECURSIVE wanted AS (
 SELECT (min(q.available_at) - now())::interval AS remaining
 FROM levels l
 CROSS JOIN LATERAL (
-    SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
-    WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-    ORDER BY r.available_at, r.step_id LIMIT 1) q
+    (SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
+     WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+     ORDER BY r.available_at, r.step_id LIMIT 1)
+    UNION ALL
+    (SELECT r.available_at FROM scheduling_requests r
+     WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+       AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+     ORDER BY r.available_at, r.step_id LIMIT 1)) q
 WHERE l.priority IS NOT NULL
 `
 
@@ -272,8 +279,10 @@ type NextRequestDueParams struct {
 	Nodes        []string
 }
 
-// How long until something is due that the parked pollers can run; NULL when nothing waits.
-// Claimed ones count from the end of the claim. Takes no lock; index scheduling_requests_claim.
+// How long until something is due that the parked pollers can run; NULL when nothing waits. Of
+// each priority the first one that nobody has claimed counts: what one replica holds, or held
+// when it died, hides nothing behind it. The first one of all counts too, from the end of its
+// claim. Takes no lock; index scheduling_requests_claim, past as many claimed ones as there are.
 func (q *Queries) NextRequestDue(ctx context.Context, arg NextRequestDueParams) (pgtype.Interval, error) {
 	row := q.db.QueryRow(ctx, nextRequestDue, arg.Namespaces, arg.Capabilities, arg.Nodes)
 	var remaining pgtype.Interval
