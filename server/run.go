@@ -38,6 +38,9 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		return err
 	}
 	defer closeStore(store, log)
+	if cfg.Sink != sinkNone {
+		log.Warn("events are written to the outbox and wait there: this release does not publish yet", "sink", cfg.Sink)
+	}
 	hints, err := postgres.NewHints(store, cfg.DatabaseURL)
 	if err != nil {
 		return err
@@ -74,15 +77,7 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	stop := func() error { api.Shutdown(service.StopPolls); return nil }
 	warn(log, bounded(cfg.ShutdownTimeout+stopMargin, "the gRPC server", stop))
 	endParts()
-	err = bounded(partsLimit, "the scheduler", parts.Wait)
-	if errors.Is(err, errNotEnded) {
-		warn(log, err)
-		return failure
-	}
-	if !errors.Is(err, context.Canceled) {
-		failure = errors.Join(failure, err)
-	}
-	return failure
+	return errors.Join(failure, failureOf(ctx, bounded(partsLimit, "the scheduler", parts.Wait), log))
 }
 
 // The bounds of a shutdown beside --shutdown-timeout, with whose default they make up less
@@ -119,6 +114,16 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 // closeStore gives the connections back; one that is stuck does not keep us.
 func closeStore(store *postgres.Store, log *slog.Logger) {
 	warn(log, bounded(storeLimit, "the connections to the database", func() error { store.Close(); return nil }))
+}
+
+// failureOf drops what is no failure of the parts: that they ended as they were told, and that
+// they took too long for it.
+func failureOf(ctx context.Context, err error, log *slog.Logger) error {
+	if errors.Is(err, errNotEnded) {
+		warn(log, err)
+		return nil
+	}
+	return unlessAsked(ctx, err)
 }
 
 var errNotEnded = errors.New("did not end in time")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,13 +28,13 @@ type settings struct {
 	Listen          string        `default:"127.0.0.1:50051" help:"Address to serve gRPC on; port 0 takes a free one."`
 	MaxConns        int           `name:"database-max-conns" default:"10" help:"Connections to the database at most, beside one that listens for hints; 2 to 10000."`
 	DatabaseWait    time.Duration `default:"30s" help:"Time that the start waits for a database that does not answer; a duration such as 500ms or 1m30s, as are all below."`
-	Sink            string        `default:"none" help:"Where events are published; so far none: no events are written."`
+	Sink            string        `default:"none" help:"Where events are to be published: none, log, nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox in the transaction of their change, and wait there: this release does not publish yet."`
 	Events          string        `default:"default" help:"Types of events to write for the sink: all, default (what ends an execution or a step, and reopened), or a list with commas, such as leasehold.step.v1.failed,leasehold.attempt.v1.lost."`
 	SweepInterval   time.Duration `default:"1s" help:"Time between two looks for leases, timeouts and deadlines that are over."`
 	SessionTimeout  time.Duration `default:"90s" help:"Time without a sign of life after which a worker is not counted on."`
 	ShutdownTimeout time.Duration `default:"7s" help:"Time that calls under way get to finish when the server stops; at least 100ms."`
 	MaxPayloadBytes int           `default:"1048576" help:"Size of one payload at most, in bytes; 1024 or more."`
-	MaxMessageBytes int           `default:"4194304" help:"Size of one gRPC message at most, in bytes; more than a payload, up to 1 GiB."`
+	MaxMessageBytes int           `default:"4194304" help:"Size of one gRPC message at most, in bytes; at least two payloads and 1.25 MiB, up to 1 GiB."`
 	MaxParkedPolls  int           `default:"20000" help:"Polls for work that wait at once, at most; 1 or more."`
 	LeaseEpoch      int64         `default:"0" help:"Number that leads each lease version, for a PostgreSQL that does not tell its timeline; raise it with each failover; 0 to 8388607, 0 asks PostgreSQL."`
 
@@ -54,6 +55,7 @@ const (
 	largestMessage     = 1 << 30
 	largestEpoch       = 1<<23 - 1 // beside 40 bits of a counter in an int64
 	leastShutdownLimit = 100 * time.Millisecond
+	answerMargin       = 256 << 10 // of a lease beside its payloads, in bytes
 )
 
 // check returns what is wrong with the settings, all at once.
@@ -91,10 +93,12 @@ func join(errs ...error) error {
 }
 
 func (s settings) checkSizes() error {
-	if s.MaxMessageBytes > s.MaxPayloadBytes {
+	least := 2*s.MaxPayloadBytes + task.MaxParentBytes + answerMargin
+	if s.MaxMessageBytes >= least {
 		return nil
 	}
-	return fmt.Errorf("--max-message-bytes is %d, and must be more than --max-payload-bytes, which is %d", s.MaxMessageBytes, s.MaxPayloadBytes)
+	return fmt.Errorf("--max-message-bytes is %d, and must be at least %d: a lease carries input, checkpoint and 1 MiB of parents' outputs, and --max-payload-bytes is %d",
+		s.MaxMessageBytes, least, s.MaxPayloadBytes)
 }
 
 func checkListen(address string) error {
@@ -127,17 +131,20 @@ func checkDuration(flag string, value, low time.Duration) error {
 	return nil
 }
 
-const sinkNone = "none"
+const (
+	sinkNone = "none"
+	sinkLog  = "log"
+)
 
 func checkSink(sink string) error {
-	switch sink {
-	case sinkNone:
+	if sink == sinkNone || sink == sinkLog {
 		return nil
-	case "nats", "webhook", "log":
-		return fmt.Errorf("--sink %s comes with a later release; this one knows only none", sink)
-	default:
-		return fmt.Errorf("--sink %q is not known; this release knows only none", sink)
 	}
+	u, err := url.Parse(sink)
+	if err == nil && u.Host != "" && slices.Contains([]string{"nats", "tls", "http", "https"}, u.Scheme) {
+		return nil
+	}
+	return fmt.Errorf("--sink %q is not known; it is none, log, nats://host:port, or an http or https URL", sink)
 }
 
 func checkDatabaseURL(database string) error {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -72,12 +73,13 @@ func TestSettings_BadOnesAreRefused(t *testing.T) {
 		{"--session-timeout=-1s", "more than 0"},
 		{"--shutdown-timeout=1ms", "at least 100ms"},
 		{"--max-payload-bytes=0", "from 1024"},
-		{"--max-message-bytes=1048576", "more than --max-payload-bytes, which is 1048576"},
+		{"--max-message-bytes=1048576", "at least 3407872"},
 		{"--max-message-bytes=1073741825", "to 1073741824"},
 		{"--max-parked-polls=0", "from 1"},
 		{"--lease-epoch=-1", "from 0 to 8388607"},
 		{"--lease-epoch=8388608", "from 0 to 8388607"},
-		{"--sink=webhook", "comes with a later release"},
+		{"--sink=webhook", "is not known"},
+		{"--sink=nats://", "is not known"},
 		{"--sink=file", "is not known"},
 		{"--events=", "is neither all, default, nor a type"},
 		{"--events=all,default", "is neither all, default, nor a type"},
@@ -107,12 +109,16 @@ func TestSettings_GoodOnesAreTaken(t *testing.T) {
 		{"--listen=:0"},
 		{"--listen=[::1]:50051"},
 		{"--listen=localhost:50051", "--log-format=json", "--log-level=debug"},
-		{"--max-message-bytes=2097152", "--lease-epoch=8388607", "--database-max-conns=2"},
+		{"--max-message-bytes=3407872", "--lease-epoch=8388607", "--database-max-conns=2"},
 		{"--events=all"},
 		{"--events=leasehold.step.v1.failed, leasehold.attempt.v1.lost"},
 	} {
-		if _, err := parse(t, args...); err != nil {
+		got, err := parse(t, args...)
+		if err != nil {
 			t.Errorf("%q: %v", args, err)
+		}
+		if got.SweepInterval != time.Second || got.SessionTimeout != 90*time.Second || got.MaxPayloadBytes != 1<<20 {
+			t.Errorf("%q: defaults are %+v", args, got)
 		}
 	}
 }

@@ -136,37 +136,20 @@ func TestEncode_LeasesAndRenewals(t *testing.T) {
 	}
 }
 
-// TestAnswers_StayBelowTheMessageLimit pages through what would not fit into one message.
-func TestAnswers_StayBelowTheMessageLimit(t *testing.T) {
-	t.Parallel()
-	const limit, steps = 64 << 10, 40
-	big := &task.Payload{Body: []byte(strings.Repeat("x", 20<<10))}
-	r := newRig(t, &fakeApp{
-		get: func(_ context.Context, q scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error) {
-			view := &scheduler.ExecutionView{}
-			for i := q.AfterOrdinal + 1; i < steps && len(view.Steps) < q.StepLimit; i++ {
-				view.Steps = append(view.Steps, scheduler.StepView{Ordinal: i, Name: fmt.Sprint(i), Input: big})
-			}
-			return view, q.AfterOrdinal+len(view.Steps)+1 < steps, nil
-		},
-		list: func(_ context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
-			var views []scheduler.ExecutionView
-			first := 1
-			if !q.BeforeTime.IsZero() {
-				first = int(q.BeforeTime.UnixMicro()) + 1
-			}
-			for i := first; i <= steps && len(views) < q.Limit; i++ {
-				views = append(views, scheduler.ExecutionView{
-					ExecutionData: task.ExecutionData{CreatedAt: time.UnixMicro(int64(i)), Failure: &task.Failure{Details: big}},
-				})
-			}
-			return views, nil
-		},
-		poll: func(context.Context, scheduler.Poll) (scheduler.PollAnswer, error) {
-			return scheduler.PollAnswer{Leases: []scheduler.LeaseView{{ParentOutputs: map[string]*task.Payload{"a": big, "b": big, "c": big, "d": big}}}}, nil
-		},
-	}, Config{MaxMessageBytes: limit})
+const smallMessage, manyItems = 64 << 10, 40
 
+func bigPayload() *task.Payload { return &task.Payload{Body: []byte(strings.Repeat("x", 20<<10))} }
+
+// TestGetExecution_StaysBelowTheMessageLimit pages through steps that do not fit into one message.
+func TestGetExecution_StaysBelowTheMessageLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &fakeApp{get: func(_ context.Context, q scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error) {
+		view := &scheduler.ExecutionView{}
+		for i := q.AfterOrdinal + 1; i < manyItems && len(view.Steps) < q.StepLimit; i++ {
+			view.Steps = append(view.Steps, scheduler.StepView{Ordinal: i, Name: fmt.Sprint(i), Input: bigPayload()})
+		}
+		return view, q.AfterOrdinal+len(view.Steps)+1 < manyItems, nil
+	}}, Config{MaxMessageBytes: smallMessage})
 	var names []string
 	request := &leaseholdv1.GetExecutionRequest{ExecutionId: someID, IncludePayloads: true}
 	for {
@@ -174,7 +157,7 @@ func TestAnswers_StayBelowTheMessageLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := proto.Size(answer); n > limit {
+		if n := proto.Size(answer); n > smallMessage {
 			t.Errorf("%d bytes", n)
 		}
 		for _, s := range answer.GetExecution().GetSteps() {
@@ -184,25 +167,49 @@ func TestAnswers_StayBelowTheMessageLimit(t *testing.T) {
 			break
 		}
 	}
-	if len(names) != steps || names[steps-1] != fmt.Sprint(steps-1) {
+	if len(names) != manyItems || names[manyItems-1] != fmt.Sprint(manyItems-1) {
 		t.Errorf("steps %v", names)
 	}
+}
 
-	listed, list := 0, &leaseholdv1.ListExecutionsRequest{}
+func TestListExecutions_StaysBelowTheMessageLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &fakeApp{list: func(_ context.Context, q scheduler.ListQuery) (views []scheduler.ExecutionView, err error) {
+		first := int64(1)
+		if !q.BeforeTime.IsZero() {
+			first = q.BeforeTime.UnixMicro() + 1
+		}
+		for i := first; i <= manyItems && len(views) < q.Limit; i++ {
+			views = append(views, scheduler.ExecutionView{ExecutionData: task.ExecutionData{
+				Name: fmt.Sprint(i), CreatedAt: time.UnixMicro(i), Failure: &task.Failure{Details: bigPayload()},
+			}})
+		}
+		return views, nil
+	}}, Config{MaxMessageBytes: smallMessage})
+	seen, request := map[string]bool{}, &leaseholdv1.ListExecutionsRequest{}
 	for {
-		answer, err := r.executions.ListExecutions(t.Context(), list)
+		answer, err := r.executions.ListExecutions(t.Context(), request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		listed += len(answer.GetExecutions())
-		if list.PageToken = answer.GetNextPageToken(); list.PageToken == "" {
+		for _, e := range answer.GetExecutions() {
+			seen[e.GetName()] = true
+		}
+		if request.PageToken = answer.GetNextPageToken(); request.PageToken == "" {
 			break
 		}
 	}
-	if listed != steps {
-		t.Errorf("%d executions were listed, want %d", listed, steps)
+	if len(seen) != manyItems {
+		t.Errorf("%d executions were listed, want %d", len(seen), manyItems)
 	}
+}
 
+func TestLeaseAttempt_StaysBelowTheMessageLimit(t *testing.T) {
+	t.Parallel()
+	big := bigPayload()
+	r := newRig(t, &fakeApp{poll: func(context.Context, scheduler.Poll) (scheduler.PollAnswer, error) {
+		return scheduler.PollAnswer{Leases: []scheduler.LeaseView{{ParentOutputs: map[string]*task.Payload{"a": big, "b": big, "c": big, "d": big}}}}, nil
+	}}, Config{MaxMessageBytes: smallMessage})
 	leases, err := r.workers.LeaseAttempt(t.Context(), poll())
 	if err != nil || !leases.GetLeases()[0].GetParentOutputsOmitted() {
 		t.Errorf("got %v, %v", leases, err)

@@ -18,9 +18,17 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-// TestErrors_Table is the table of errors of the wire contract, row by row.
-func TestErrors_Table(t *testing.T) {
-	t.Parallel()
+// errorRow is a row of the table of errors.
+type errorRow struct {
+	name     string
+	err      error
+	code     codes.Code
+	reason   string
+	metadata map[string]string
+	detail   any
+}
+
+func errorRows() []errorRow {
 	refused := func(reason task.Reason) error {
 		return fmt.Errorf("report attempt: %w", &scheduler.RefusedError{
 			Reason: reason, Subject: someID, HeldVersion: 7, CurrentVersion: 9, Message: "it came too late",
@@ -30,14 +38,7 @@ func TestErrors_Table(t *testing.T) {
 		return fmt.Errorf("load: %w", &scheduler.NotFoundError{Kind: kind, ID: someID})
 	}
 	versions := map[string]string{"subject": someID, "held_lease_version": "7", "current_lease_version": "9"}
-	for _, tc := range []struct {
-		name     string
-		err      error
-		code     codes.Code
-		reason   string
-		metadata map[string]string
-		detail   any
-	}{
+	return []errorRow{
 		{"execution unknown", missing(scheduler.KindExecution), codes.NotFound, "EXECUTION_NOT_FOUND", map[string]string{"execution_id": someID}, &errdetails.ResourceInfo{}},
 		{"step unknown", missing(scheduler.KindStep), codes.NotFound, "STEP_NOT_FOUND", nil, &errdetails.ResourceInfo{}},
 		{"attempt unknown", missing(scheduler.KindAttempt), codes.NotFound, "ATTEMPT_NOT_FOUND", nil, &errdetails.ResourceInfo{}},
@@ -64,7 +65,13 @@ func TestErrors_Table(t *testing.T) {
 		{"deadline", fmt.Errorf("wait: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "DEADLINE_EXCEEDED", nil, nil},
 		{"bug", &task.TransitionError{Entity: "step", From: "READY", Event: "x"}, codes.Internal, "INTERNAL", nil, nil},
 		{"status of a bug", status.Error(codes.Unknown, "what"), codes.Internal, "INTERNAL", nil, nil},
-	} {
+	}
+}
+
+// TestErrors_Table is the table of errors of the wire contract, row by row.
+func TestErrors_Table(t *testing.T) {
+	t.Parallel()
+	for _, tc := range errorRows() {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, &fakeApp{cancel: func(context.Context, uuid.UUID, string) (*scheduler.ExecutionView, error) {
@@ -130,7 +137,7 @@ func TestErrors_NoDriverTextReachesClients(t *testing.T) {
 				enqueue: func(context.Context, *task.ExecutionSpec) (scheduler.Enqueued, error) {
 					return scheduler.Enqueued{}, cause
 				},
-				report: func(_ context.Context, list []scheduler.Report) []scheduler.Result[scheduler.Reported] {
+				report: func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported] {
 					return []scheduler.Result[scheduler.Reported]{{Err: cause}}
 				},
 			}, Config{})

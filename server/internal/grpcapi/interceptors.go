@@ -26,7 +26,7 @@ func unaryChain(logger *slog.Logger, failures errorMapper, check protovalidate.V
 }
 
 // streamChain is what streams go through, from the outside in.
-func streamChain(logger *slog.Logger, failures errorMapper, check protovalidate.Validator, stopping context.Context) []grpc.StreamServerInterceptor {
+func streamChain(stopping context.Context, logger *slog.Logger, failures errorMapper, check protovalidate.Validator) []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
 		logging.StreamServerInterceptor(callLogger(logger), loggingOptions()...),
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered(logger))),

@@ -63,8 +63,7 @@ type Server struct {
 	config     Config
 	grpc       *grpc.Server
 	health     *health.Server
-	stopping   context.Context // done when long-lived streams have to end
-	endStreams context.CancelFunc
+	endStreams context.CancelFunc // ends long-lived streams
 }
 
 // New builds a server that is ready to Serve. It fails only if the rules in the protocol
@@ -75,12 +74,12 @@ func New(config Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile validation rules: %w", err)
 	}
-	s := &Server{config: config, health: health.NewServer()}
-	s.stopping, s.endStreams = context.WithCancel(context.Background())
+	stopping, endStreams := context.WithCancel(context.Background())
+	s := &Server{config: config, health: health.NewServer(), endStreams: endStreams}
 	failures := errorMapper{logger: config.Logger}
 	s.grpc = grpc.NewServer(append(transportOptions(config),
 		grpc.ChainUnaryInterceptor(unaryChain(config.Logger, failures, check)...),
-		grpc.ChainStreamInterceptor(streamChain(config.Logger, failures, check, s.stopping)...),
+		grpc.ChainStreamInterceptor(streamChain(stopping, config.Logger, failures, check)...),
 	)...)
 	leaseholdv1.RegisterExecutionServiceServer(s.grpc, &executionService{
 		executions: deps.Executions, queries: deps.Queries, maxMessage: config.MaxMessageBytes,

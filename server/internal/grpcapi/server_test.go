@@ -77,6 +77,7 @@ func TestReflection_ListsServicesAndErrorDetails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	//nolint:staticcheck // deprecated, and still asked
 	if err := alpha.Send(&reflectionalphapb.ServerReflectionRequest{MessageRequest: &reflectionalphapb.ServerReflectionRequest_ListServices{}}); err != nil {
 		t.Fatal(err)
 	}

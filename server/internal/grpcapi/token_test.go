@@ -56,6 +56,22 @@ func TestToken_RefusesDamage(t *testing.T) {
 	})
 }
 
+// TestToken_HasOneForm: the spare bits of base64's last character are part of it.
+func TestToken_HasOneForm(t *testing.T) {
+	t.Parallel()
+	b := bind("method")
+	good := b.keyToken(time.UnixMicro(1), uuid.MustParse(someID))
+	accepted := 0
+	for c := range 256 {
+		if _, _, err := b.key(good[:len(good)-1] + string([]byte{byte(c)})); err == nil {
+			accepted++
+		}
+	}
+	if accepted != 1 {
+		t.Errorf("%d tokens are taken for one", accepted)
+	}
+}
+
 func TestToken_BelongsToItsFilter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &fakeApp{

@@ -40,6 +40,7 @@ func TestValidate_ReportsEverythingAtOnce(t *testing.T) {
 	want := map[string]string{
 		"name": "INVALID_FIELD", "namespace": "INVALID_FIELD", "priority": "INVALID_FIELD", `labels["k"]`: "INVALID_FIELD",
 		"start_at":               "INVALID_FIELD",
+		"steps[0].depends_on":    "STEP_CYCLE", // a waits for b, and b for a
 		"steps[0].depends_on[1]": "STEP_UNKNOWN_PARENT", "steps[0].input": "INVALID_JSON",
 		"steps[1].capability": "INVALID_FIELD", "steps[1].depends_on[0]": "STEP_SELF_PARENT", "steps[1].depends_on[2]": "STEP_DUPLICATE_PARENT",
 		"steps[2].name": "STEP_DUPLICATE_NAME", "steps[2].input": "PAYLOAD_TOO_LARGE",
@@ -73,9 +74,14 @@ func sorted(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestValidate_OneViolation(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, &fakeApp{}, Config{})
+// badCall is a call with one thing wrong.
+type badCall struct {
+	name          string
+	call          func(context.Context) error
+	field, reason string
+}
+
+func badCalls(r *rig) []badCall {
 	with := func(change func(*leaseholdv1.EnqueueExecutionRequest)) *leaseholdv1.EnqueueExecutionRequest {
 		request := oneStep()
 		change(request)
@@ -84,11 +90,7 @@ func TestValidate_OneViolation(t *testing.T) {
 	enqueue := func(request *leaseholdv1.EnqueueExecutionRequest) func(context.Context) error {
 		return func(ctx context.Context) error { _, err := r.executions.EnqueueExecution(ctx, request); return err }
 	}
-	for _, tc := range []struct {
-		name          string
-		call          func(context.Context) error
-		field, reason string
-	}{
+	return []badCall{
 		{"no steps", enqueue(with(func(r *leaseholdv1.EnqueueExecutionRequest) { r.Steps = nil })), "steps", "NO_STEPS"},
 		{"cycle", enqueue(with(func(r *leaseholdv1.EnqueueExecutionRequest) {
 			r.Steps = []*leaseholdv1.StepSpec{{Name: "a", Capability: "x", DependsOn: []string{"b"}}, {Name: "b", Capability: "x", DependsOn: []string{"a"}}}
@@ -137,7 +139,12 @@ func TestValidate_OneViolation(t *testing.T) {
 			_, err := r.workers.BatchReportAttempts(ctx, &leaseholdv1.BatchReportAttemptsRequest{Reports: make([]*leaseholdv1.ReportAttemptRequest, 501)})
 			return err
 		}, "reports", "INVALID_FIELD"},
-	} {
+	}
+}
+
+func TestValidate_OneViolation(t *testing.T) {
+	t.Parallel()
+	for _, tc := range badCalls(newRig(t, &fakeApp{}, Config{})) {
 		t.Run(tc.name, func(t *testing.T) {
 			got := refusalOf(t, tc.call(t.Context()))
 			if got.code != codes.InvalidArgument || got.info.GetReason() != tc.reason || len(got.fields) != 1 || got.fields[tc.field] != tc.reason {

@@ -25,7 +25,7 @@ type Sessions interface {
 
 // Leases grants, keeps and ends attempts.
 type Leases interface {
-	// Poll waits for work, at most p.Wait.
+	// Poll waits for work, at most p.Wait; once the replica stops, not at all.
 	Poll(ctx context.Context, p scheduler.Poll) (scheduler.PollAnswer, error)
 	// Renew keeps attempts; there is one result for each, in order.
 	Renew(ctx context.Context, renewals []scheduler.Renewal) []scheduler.Result[scheduler.Renewed]

@@ -68,7 +68,7 @@ func Await(ctx context.Context, url string, patience time.Duration, log *slog.Lo
 		return fmt.Errorf("database url: %w", err)
 	}
 	start := time.Now()
-	for complained := time.Duration(-complainEvery); ; {
+	for complained := -complainEvery; ; {
 		err := pingDatabase(ctx, cfg)
 		waited := time.Since(start)
 		switch {

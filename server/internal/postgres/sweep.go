@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	sweepBatch = 200 // attempts or executions of one transaction
-	tidyBatch  = 1000
-	outageMin  = 5 * time.Second
-	outageGaps = 5 // sweep intervals
+	sweepBatch   = 200 // attempts or executions of one transaction
+	tidyBatch    = 1000
+	shortOutage  = 5 * time.Second
+	outageSweeps = 5 // sweep intervals
 )
 
 // BeginSweep takes the right to sweep for this round: the one row that holds the time of the
@@ -45,7 +45,7 @@ func (s *Store) BeginSweep(ctx context.Context, every time.Duration) (scheduler.
 		if row.SweptAt.Valid {
 			start.Gap = gap
 		}
-		if start.Gap > max(outageGaps*every, outageMin) {
+		if start.Gap > max(outageSweeps*every, shortOutage) {
 			start.Credited = true
 			if err := t.credit(ctx, gap, row.SweptAt.Time); err != nil {
 				return err
@@ -228,7 +228,7 @@ func (t *txn) fire(ctx context.Context, g *gate) (int, error) {
 	}
 	for _, timer := range timers {
 		e := g.execs[timer.ExecutionID]
-		if err := t.fireOne(ctx, g, e, timer, now); err != nil {
+		if err := t.fireOne(ctx, e, timer, now); err != nil {
 			return 0, fmt.Errorf("timer %s of execution %s: %w", timer.Kind, timer.ExecutionID, err)
 		}
 	}
@@ -251,7 +251,7 @@ func (t *txn) readTimed(ctx context.Context, g *gate, timers []dbsqlc.Timer) err
 	return g.readOpen(ctx, whole)
 }
 
-func (t *txn) fireOne(ctx context.Context, g *gate, e *task.Execution, timer dbsqlc.Timer, now time.Time) error {
+func (t *txn) fireOne(ctx context.Context, e *task.Execution, timer dbsqlc.Timer, now time.Time) error {
 	d := e.Data()
 	switch kind := task.TimerKind(timer.Kind); kind {
 	case task.TimerStart:

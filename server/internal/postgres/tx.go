@@ -70,13 +70,11 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 // try is one transaction. committing tells that it failed when the commit was on its way.
 func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx context.Context, t *txn) error) (committing bool, err error) {
 	start := time.Now()
-	// The connection is ours until the commit's warning was looked at: a transaction of the
-	// pool gives it to the next user as soon as it ends.
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Release()
+	defer conn.Release() // after the commit's warning was read: it stands with the connection
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return false, err

@@ -111,7 +111,7 @@ func (b *batcher[Req, Res]) drain(ctx context.Context) {
 			return
 		}
 		if onlyBusy {
-			wait(ctx, busyPause)
+			wait(context.WithoutCancel(ctx), busyPause)
 		}
 		b.write(ctx, batch)
 	}
@@ -150,13 +150,14 @@ func (b *batcher[Req, Res]) write(ctx context.Context, batch []*item[Req, Res]) 
 	}
 	results, err := b.flushOnce(ctx, reqs, false)
 	var away *UnavailableError
+	gone := errors.As(err, &away) && !away.Locked
 	switch {
 	case err == nil:
 		b.answer(ctx, batch, results)
-	case len(batch) > 1 && !(errors.As(err, &away) && !away.Locked):
+	case len(batch) > 1 && !gone:
 		b.write(ctx, batch[:len(batch)/2])
 		b.write(ctx, batch[len(batch)/2:])
-	case len(batch) == 1 && errors.As(err, &away) && away.Locked:
+	case away != nil && away.Locked:
 		b.answer(ctx, batch, []Result[Res]{{Err: ErrBusy}})
 	default:
 		for _, it := range batch {

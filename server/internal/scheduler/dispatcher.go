@@ -37,9 +37,11 @@ type dispatcher struct {
 	mu     sync.Mutex
 	hinted bool           // something may be due
 	quiet  map[Group]bool // groups of which nothing is due before the next look
-	rounds uint64
-	lookup time.Time // when polls were last looked up; monotonic
 	wg     sync.WaitGroup
+
+	// Of the loop alone.
+	backlog  bool      // the last round gave something out: claim without a look
+	lookedAt time.Time // when polls were last looked up; monotonic
 }
 
 type dispatchStore interface {
@@ -63,9 +65,7 @@ func (d *dispatcher) hear(h Hint) {
 		d.polls.unblock()
 	case HintWork:
 	}
-	d.mu.Lock()
-	d.hinted = true
-	d.mu.Unlock()
+	d.expectWork()
 	d.ring()
 }
 
@@ -87,8 +87,9 @@ func (d *dispatcher) ring() {
 
 // arrived tells of a new poll. One that serves only what is known to be quiet needs no claim.
 func (d *dispatcher) arrived(p *parkedPoll) {
+	session := d.polls.sessionOf(p)
 	d.mu.Lock()
-	if p.onlyOnce || p.session == nil || !d.isQuiet(p.session) {
+	if session != nil && (p.onlyOnce || !d.isQuiet(session)) {
 		d.hinted = true
 	}
 	d.mu.Unlock()
@@ -108,9 +109,10 @@ func (d *dispatcher) isQuiet(s *sessionInfo) bool {
 
 // run makes rounds until the context ends, and waits for what is being delivered.
 func (d *dispatcher) run(ctx context.Context) {
-	next := lookAtLeast
+	look, lookup := lookAtLeast, lookAtLeast // from now
 	for {
-		timer := time.NewTimer(next)
+		began := stopwatch()
+		timer := time.NewTimer(min(look, lookup))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -119,32 +121,44 @@ func (d *dispatcher) run(ctx context.Context) {
 		case <-d.wake:
 			timer.Stop()
 		case <-timer.C:
-			d.polls.unblock()
-			d.mu.Lock()
-			d.hinted = true
-			d.mu.Unlock()
 		}
-		next = d.work(ctx)
+		if look -= stopwatch().Sub(began); look <= 0 {
+			look = lookAtLeast
+			d.polls.unblock()
+			d.expectWork()
+		}
+		look, lookup = d.work(ctx, look)
 	}
 }
 
-// work makes rounds while there is something to do, and returns when to look again.
-func (d *dispatcher) work(ctx context.Context) time.Duration {
+// expectWork makes the next round look, and forgets what was quiet: while no poll is parked a
+// hint changes nothing else, and the next poll must not rely on what was seen before it.
+func (d *dispatcher) expectWork() {
+	d.mu.Lock()
+	d.hinted = true
+	clear(d.quiet)
+	d.mu.Unlock()
+}
+
+// work makes rounds while there is something to do, and returns when to look for due work and
+// when to look polls up again.
+func (d *dispatcher) work(ctx context.Context, planned time.Duration) (look, lookup time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	pauseForLookup, err := d.lookUp(limited)
+	lookup, err := d.lookUp(limited)
 	if err == nil {
-		var again time.Duration
-		again, err = d.claimRounds(limited)
-		pauseForLookup = min(pauseForLookup, again)
+		look, err = d.claimRounds(limited, planned)
 	}
 	if err == nil {
-		return pauseForLookup
+		return look, lookup
 	}
 	if ctx.Err() == nil {
 		d.log.Warn("dispatch round failed", "error", err)
 	}
-	return errorPause
+	d.expectWork()
+	wait(ctx, errorPause)
+	d.ring()
+	return lookAtLeast, lookupInterval
 }
 
 // lookUp looks new polls up, all together and twice a second at most: whether their sessions
@@ -154,10 +168,10 @@ func (d *dispatcher) lookUp(ctx context.Context) (again time.Duration, err error
 	if len(fresh) == 0 {
 		return lookAtLeast, nil
 	}
-	if since := stopwatch().Sub(d.lookup); since < lookupInterval {
+	if since := stopwatch().Sub(d.lookedAt); since < lookupInterval {
 		return lookupInterval - since, nil
 	}
-	d.lookup = stopwatch()
+	d.lookedAt = stopwatch()
 	keys := make([]PollKey, len(fresh))
 	for i, p := range fresh {
 		keys[i] = PollKey{WorkerID: p.WorkerID, SessionID: p.SessionID, RequestID: p.RequestID}
@@ -188,62 +202,47 @@ func (d *dispatcher) lookedUp(p *parkedPoll, st PollState) {
 	}
 }
 
-// know notes that a poll's session is current.
-func (r *registry) know(p *parkedPoll, w WorkerState) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.sessions[p.WorkerID]
-	if s == nil || s.id != p.SessionID {
-		s = newSessionInfo(p.SessionID, w)
-		r.sessions[p.WorkerID] = s
-	}
-	p.session, p.fresh = s, false
-}
-
-// claimRounds claims and dispatches while that gives work out, then finds when to look again.
-func (d *dispatcher) claimRounds(ctx context.Context) (time.Duration, error) {
+// claimRounds claims and dispatches while that gives work out, then tells when to look again.
+func (d *dispatcher) claimRounds(ctx context.Context, planned time.Duration) (time.Duration, error) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
 		hinted := d.hinted
 		d.hinted = false
 		d.mu.Unlock()
 		if !hinted {
-			return lookAtLeast, nil
+			return planned, nil
 		}
 		again, err := d.round(ctx)
 		if err != nil {
-			d.mu.Lock()
-			d.hinted = true
-			d.mu.Unlock()
 			return 0, err
 		}
+		planned = again
 		if again == 0 {
-			d.mu.Lock()
-			d.hinted = true
-			d.mu.Unlock()
-			continue
-		}
-		if again < lookAtLeast { // due soon: the timer sets the hint
-			return again, nil
+			planned = lookAtLeast
+			d.expectWork()
 		}
 	}
-	return lookAtLeast, nil
+	return planned, nil
 }
 
 // round is claim, place, dispatch; deliveries go on by themselves. It returns 0 when another
 // round may give more out at once.
 func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error) {
-	d.rounds++
-	polls, offers := d.polls.offers(d.rounds, d.maxBytes, offerLimit)
+	polls, offers := d.polls.offers(d.maxBytes, offerLimit)
 	if len(offers) == 0 {
-		d.answerOnce(polls)
 		return lookAtLeast, nil
 	}
-	wait, due, err := d.look(ctx)
-	if err != nil || !due {
-		d.answerOnce(polls)
-		return wait, err
+	if !d.backlog {
+		wait, due, err := d.look(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if !due {
+			d.answerOnce(polls)
+			return wait, nil
+		}
 	}
+	d.backlog = false
 	claim := newID()
 	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
 	if err != nil {
@@ -257,10 +256,11 @@ func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error)
 	d.leaveOut(polls, offers, claimed, granted)
 	d.answerOnce(polls)
 	switch {
-	case left > 0 && granted == 0:
-		return leftoverPause, nil
 	case granted > 0:
+		d.backlog = true
 		return 0, nil
+	case left > 0:
+		return leftoverPause, nil
 	default:
 		return lookAtLeast, nil
 	}
@@ -302,7 +302,8 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 			}
 		}
 		if done, err = d.store.Dispatch(ctx, DispatchCommand{ClaimID: claim, Items: items}); err != nil {
-			return 0, 0, err // the claim ends by itself
+			d.lost(ctx, claim, items, polls, placed)
+			return 0, 0, err
 		}
 	}
 	d.freeRest(ctx, claim, claimed, items, done)
@@ -342,7 +343,7 @@ func (d *dispatcher) leaveOut(polls []*parkedPoll, offers []task.Offer, claimed 
 	defer d.polls.mu.Unlock()
 	for i, p := range polls {
 		if claimed.Free[offers[i].WorkerID] <= 0 || granted == 0 && len(claimed.Requests) > 0 {
-			p.full = true
+			d.polls.leaveOut(p)
 		}
 	}
 }
@@ -358,11 +359,20 @@ func (d *dispatcher) answerOnce(polls []*parkedPoll) {
 	}
 }
 
-// recheckKey makes a poll be looked up: its request id was answered before.
-func (r *registry) recheckKey(key PollKey) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if p := r.byKey[PollKey{WorkerID: key.WorkerID, RequestID: key.RequestID}]; p != nil {
-		p.fresh = true
+// lost deals with a dispatch of which nobody knows: what it did not grant is given back, if
+// the store can be reached; otherwise the claim ends by itself. What it granted is found when
+// the polls are looked up.
+func (d *dispatcher) lost(ctx context.Context, claim uuid.UUID, items []DispatchItem, polls []*parkedPoll, placed []task.Assignment) {
+	d.polls.mu.Lock()
+	for _, a := range placed {
+		polls[a.Offer].fresh = true
+	}
+	d.polls.mu.Unlock()
+	steps := make([]uuid.UUID, len(items))
+	for i, it := range items {
+		steps[i] = it.StepID
+	}
+	if err := d.store.Free(ctx, claim, steps); err != nil && ctx.Err() == nil {
+		d.log.Warn("claims were not given back; they end by themselves", "claims", len(steps), "error", err)
 	}
 }

@@ -29,7 +29,6 @@ type parkedPoll struct {
 	fresh    bool         // not looked up since it came, or since its session may have changed
 	granted  bool         // a dispatch has leases for it
 	full     bool         // its worker had no free slot, or nothing was placed: left out until something changes
-	seenIn   uint64       // the round that last offered it
 	onlyOnce bool         // wait_timeout 0: answered after a round
 }
 
@@ -43,10 +42,15 @@ type sessionInfo struct {
 	id    uuid.UUID
 	state WorkerState
 	set   map[string]bool // its capabilities
+	used  time.Time       // when a poll of it last came; monotonic
 }
 
+// keepSession is how long a session is remembered after its last poll: without it a poll is
+// looked up before it can be served.
+const keepSession = 10 * time.Minute
+
 func newSessionInfo(id uuid.UUID, w WorkerState) *sessionInfo {
-	s := &sessionInfo{id: id, state: w, set: make(map[string]bool, len(w.Capabilities))}
+	s := &sessionInfo{id: id, state: w, set: make(map[string]bool, len(w.Capabilities)), used: stopwatch()}
 	for _, c := range w.Capabilities {
 		s.set[c] = true
 	}
@@ -66,7 +70,8 @@ func (p *parkedPoll) finish(r pollResult) bool {
 type registry struct {
 	mu       sync.Mutex
 	polls    map[*parkedPoll]struct{}
-	order    []*parkedPoll // may hold polls that are gone: tidied when half of it is
+	order    []*parkedPoll            // may hold polls that are gone: tidied when half of it is
+	left     map[*parkedPoll]struct{} // those that are left out
 	byKey    map[PollKey]*parkedPoll
 	sessions map[uuid.UUID]*sessionInfo // by worker: its current session, as last seen
 	limit    int
@@ -75,7 +80,7 @@ type registry struct {
 
 func newRegistry(limit int) *registry {
 	return &registry{
-		polls: map[*parkedPoll]struct{}{}, byKey: map[PollKey]*parkedPoll{},
+		polls: map[*parkedPoll]struct{}{}, left: map[*parkedPoll]struct{}{}, byKey: map[PollKey]*parkedPoll{},
 		sessions: map[uuid.UUID]*sessionInfo{}, limit: limit,
 	}
 }
@@ -96,7 +101,7 @@ func (r *registry) park(p *parkedPoll) error {
 		}
 	}
 	if s := r.sessions[p.WorkerID]; s != nil && s.id == p.SessionID {
-		p.session = s
+		p.session, s.used = s, stopwatch()
 	}
 	if key := p.key(); p.RequestID != "" {
 		if before := r.byKey[key]; before != nil && before.finish(pollResult{}) {
@@ -112,6 +117,13 @@ func (r *registry) park(p *parkedPoll) error {
 
 func (p *parkedPoll) key() PollKey { return PollKey{WorkerID: p.WorkerID, RequestID: p.RequestID} }
 
+// sessionOf is the session of a poll as known here, or nil.
+func (r *registry) sessionOf(p *parkedPoll) *sessionInfo {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.session
+}
+
 // leave takes a poll out, whoever answered it.
 func (r *registry) leave(p *parkedPoll) {
 	r.mu.Lock()
@@ -121,6 +133,7 @@ func (r *registry) leave(p *parkedPoll) {
 
 func (r *registry) remove(p *parkedPoll) {
 	delete(r.polls, p)
+	delete(r.left, p)
 	if r.byKey[p.key()] == p {
 		delete(r.byKey, p.key())
 	}
@@ -159,14 +172,13 @@ func (r *registry) fresh(limit int) []*parkedPoll {
 }
 
 // offers are the polls that can take something, as placing sees them.
-func (r *registry) offers(round uint64, maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
+func (r *registry) offers(maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
 	var list []*parkedPoll
 	var offers []task.Offer
 	r.each(func(p *parkedPoll) {
 		if p.session == nil || p.granted || p.full || len(list) == limit {
 			return
 		}
-		p.seenIn = round
 		list = append(list, p)
 		offers = append(offers, task.Offer{
 			WorkerID: p.WorkerID, Namespace: p.session.state.Namespace, Node: p.session.state.Node,
@@ -218,16 +230,55 @@ func (r *registry) learn(states map[uuid.UUID]WorkerState) {
 			p.fresh, p.session = true, nil
 		}
 	}
+	for id, s := range r.sessions {
+		if stopwatch().Sub(s.used) > keepSession {
+			delete(r.sessions, id)
+		}
+	}
 }
 
-// forget makes every parked poll be looked up again: some session may have changed.
+// know notes that a poll's session is current.
+func (r *registry) know(p *parkedPoll, w WorkerState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[p.WorkerID]
+	if s == nil || s.id != p.SessionID {
+		s = newSessionInfo(p.SessionID, w)
+		r.sessions[p.WorkerID] = s
+	}
+	p.session, p.fresh, p.full = s, false, false
+}
+
+// recheckKey makes a poll be looked up: its request id was answered before.
+func (r *registry) recheckKey(key PollKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.byKey[PollKey{WorkerID: key.WorkerID, RequestID: key.RequestID}]; p != nil {
+		p.fresh = true
+	}
+}
+
+// recheck makes every parked poll be looked up again: some session may have changed.
 func (r *registry) recheck() {
 	r.each(func(p *parkedPoll) { p.fresh = true })
 }
 
 // unblock lets polls that were left out take part again.
 func (r *registry) unblock() {
-	r.each(func(p *parkedPoll) { p.full = false })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.left {
+		p.full = false
+	}
+	clear(r.left)
+}
+
+// leaveOut leaves a poll out until something changes. The lock is held.
+func (r *registry) leaveOut(p *parkedPoll) {
+	if _, parked := r.polls[p]; parked {
+		p.full = true
+		r.left[p] = struct{}{}
+	}
 }
 
 func (r *registry) workers() []uuid.UUID {
@@ -238,12 +289,6 @@ func (r *registry) workers() []uuid.UUID {
 		ids = append(ids, id)
 	}
 	return ids
-}
-
-func (r *registry) len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.polls)
 }
 
 // stop answers every poll empty, and those that come later.

@@ -117,8 +117,10 @@ func (s *Scheduler) hint(hints ...Hint) {
 // noHints is for a replica that is alone.
 type noHints struct{}
 
+// Send tells nobody: there is nobody else.
 func (noHints) Send(...Hint) {}
 
+// Run hears nothing.
 func (noHints) Run(ctx context.Context, _ func(Hint)) error {
 	<-ctx.Done()
 	return nil

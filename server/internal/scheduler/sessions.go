@@ -16,7 +16,12 @@ func (s *Scheduler) Register(ctx context.Context, r Registration) (Session, erro
 	if err != nil {
 		return Session{}, err
 	}
-	s.hint(HintSession)
+	if session.SessionID == sessionID { // else it is a repeat, and may have been drained since
+		s.dispatcher.learn(map[uuid.UUID]WorkerState{session.WorkerID: {
+			SessionID: sessionID, Namespace: r.Namespace, Node: r.Node, Slots: r.Slots, Capabilities: r.Capabilities,
+		}})
+	}
+	s.hints.Send(HintSession)
 	return session, nil
 }
 

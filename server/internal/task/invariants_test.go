@@ -127,8 +127,8 @@ func (w *world) checkStep(id uuid.UUID) {
 		if edge.Child != id {
 			continue
 		}
-		switch p := w.steps[edge.Parent]; {
-		case p.State == StepSucceeded:
+		switch p := w.steps[edge.Parent]; p.State {
+		case StepSucceeded:
 			if p.OutputBytes > 0 {
 				weight += p.OutputBytes + len(p.Name)
 			}

@@ -1,0 +1,152 @@
+package drill
+
+// attemptRules are about attempts and leases; they hold in every committed state, as all but
+// restRules do.
+func attemptRules() []invariant {
+	return []invariant{
+		{"attempts are numbered 1..n without gaps", `
+SELECT format('step %s has %s attempts, numbered %s to %s', step_id, count(*), min(number), max(number))
+FROM attempts GROUP BY step_id HAVING min(number) <> 1 OR max(number) <> count(*)`},
+		{"attempts of a step do not overlap", `
+SELECT format('step %s: attempt %s began %s, %s ended %s', a.step_id, b.number, b.leased_at, a.number, a.ended_at)
+FROM attempts a JOIN attempts b ON b.step_id = a.step_id AND b.number = a.number + 1
+WHERE a.ended_at IS NULL OR b.leased_at < a.ended_at`},
+		{"an attempt ends after it began", `
+SELECT format('attempt %s: %s to %s', id, leased_at, ended_at) FROM attempts WHERE ended_at < leased_at`},
+		{"an attempt is live or ended", `
+SELECT format('attempt %s is %s, ended %s, entry %s', id, state, ended_at, end_entry) FROM attempts
+WHERE (state = 'LEASED') <> (ended_at IS NULL) OR (state = 'LEASED') <> (end_entry = 0)`},
+		{"a lease is there exactly while its attempt is live", `
+SELECT format('attempt %s is %s with version %s, lease %s has %s', a.id, a.state, a.lease_version, l.attempt_id, l.lease_version)
+FROM (SELECT * FROM attempts WHERE state = 'LEASED') a FULL JOIN leases l ON l.attempt_id = a.id
+WHERE a.id IS NULL OR l.attempt_id IS NULL OR a.lease_version <> l.lease_version OR a.worker_id <> l.worker_id OR a.step_id <> l.step_id`},
+		{"lease_version grows within a step", `
+SELECT format('step %s: attempt %s has %s after %s', a.step_id, b.number, b.lease_version, a.lease_version)
+FROM attempts a JOIN attempts b ON b.step_id = a.step_id AND b.number = a.number + 1 WHERE b.lease_version <= a.lease_version`},
+		{"lease_version is never used twice", `
+SELECT format('%s: %s attempts', lease_version, count(*)) FROM attempts GROUP BY lease_version HAVING count(*) > 1`},
+		{"a lease does not outlast a deadline", `
+SELECT format('attempt %s: until %s, cap %s, cancel %s', attempt_id, expires_at, cap_at, cancel_at) FROM leases
+WHERE expires_at > cap_at OR expires_at > cancel_at`},
+		{"a worker never has more live attempts than slots", `
+SELECT format('worker %s has %s of %s slots in use at %s', w.name, r.used, w.slots, r.at)
+FROM workers w JOIN (
+    SELECT worker_id, at, sum(change) OVER (PARTITION BY worker_id ORDER BY at, change) AS used
+    FROM (SELECT worker_id, leased_at AS at, 1 AS change FROM attempts
+          UNION ALL SELECT worker_id, ended_at, -1 FROM attempts WHERE ended_at IS NOT NULL) c) r ON r.worker_id = w.id
+WHERE r.used > w.slots AND (SELECT count(*) FROM sessions s WHERE s.worker_id = w.id) = 1`},
+	}
+}
+
+// stepRules are about steps and executions: counters, states, the graph.
+func stepRules() []invariant {
+	return []invariant{
+		{"a step's counters are those of its attempts", `
+SELECT format('step %s: ended %s of %s, counted %s of %s', s.name, s.attempts_ended, r.ended, s.counted, r.counted)
+FROM steps s JOIN executions e ON e.id = s.execution_id CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE a.state <> 'LEASED') AS ended,
+        count(*) FILTER (WHERE a.state IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'LOST') AND a.round = e.round) AS counted
+    FROM attempts a WHERE a.step_id = s.id) r
+WHERE e.round = 1 AND (s.attempts_ended <> r.ended OR s.counted <> r.counted)`},
+		{"maximum_attempts is kept", `
+SELECT format('step %s: %s attempts counted, policy %s', name, counted, retry_policy) FROM steps
+WHERE counted > NULLIF(COALESCE((retry_policy ->> 'MaximumAttempts')::integer, 3), -1)`},
+		{"an execution's counters are those of its steps", `
+SELECT format('execution %s: open %s of %s, unsuccessful %s of %s, live %s of %s, steps %s of %s', e.id,
+    e.open_steps, r.open, e.unsuccessful_steps, r.unsuccessful, e.live_attempts, r.live, e.step_count, r.steps)
+FROM executions e CROSS JOIN LATERAL (
+    SELECT count(*) AS steps, count(*) FILTER (WHERE s.state IN ('BLOCKED', 'READY')) AS open,
+        count(*) FILTER (WHERE s.state IN ('FAILED', 'CANCELED', 'SKIPPED')) AS unsuccessful,
+        (SELECT count(*) FROM leases l WHERE l.execution_id = e.id) AS live
+    FROM steps s WHERE s.execution_id = e.id) r
+WHERE e.open_steps <> r.open OR e.unsuccessful_steps <> r.unsuccessful OR e.live_attempts <> r.live OR e.step_count <> r.steps`},
+		{"an execution is terminal exactly when all its steps are", `
+SELECT format('execution %s is %s with %s open steps, ended %s', id, state, open_steps, ended_at) FROM executions
+WHERE (state IN ('SUCCEEDED', 'FAILED', 'CANCELED')) <> (open_steps = 0)
+   OR (state IN ('SUCCEEDED', 'FAILED', 'CANCELED')) <> (ended_at IS NOT NULL)
+   OR state = 'SUCCEEDED' AND unsuccessful_steps > 0 OR state = 'FAILED' AND unsuccessful_steps = 0`},
+		{"a live attempt is of an open step", `
+SELECT format('step %s is %s', s.id, s.state) FROM leases l JOIN steps s ON s.id = l.step_id WHERE s.state <> 'READY'`},
+		{"a step starts after its parents succeeded", `
+SELECT format('step %s started %s, parent %s is %s, ended %s', s.name, a.leased_at, p.name, p.state, pa.ended_at)
+FROM attempts a JOIN steps s ON s.id = a.step_id JOIN step_edges d ON d.child_id = s.id JOIN steps p ON p.id = d.parent_id
+LEFT JOIN attempts pa ON pa.step_id = p.id AND pa.state = 'SUCCEEDED'
+WHERE p.state <> 'SUCCEEDED' OR pa.ended_at IS NULL OR a.leased_at < pa.ended_at`},
+		{"a step waits for just those parents that have not succeeded", `
+SELECT format('step %s is %s, waits for %s', s.name, s.state, s.waiting_parents)
+FROM steps s CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE p.state <> 'SUCCEEDED') AS waiting, count(*) FILTER (WHERE p.state IN ('FAILED', 'SKIPPED', 'CANCELED')) AS lost
+    FROM step_edges d JOIN steps p ON p.id = d.parent_id WHERE d.child_id = s.id) r
+WHERE s.state = 'BLOCKED' AND (s.waiting_parents <> r.waiting OR r.waiting = 0 OR r.lost > 0)
+   OR s.state IN ('READY', 'SUCCEEDED', 'FAILED') AND r.waiting > 0 OR s.state = 'SKIPPED' AND r.lost = 0`},
+		{"an attempt starts when it is due", `
+SELECT format('step %s: attempt %s leased %s, due %s', s.name, a.number, a.leased_at, COALESCE(b.next_due, s.opened_at))
+FROM attempts a JOIN steps s ON s.id = a.step_id LEFT JOIN attempts b ON b.step_id = a.step_id AND b.number = a.number - 1
+WHERE a.leased_at < COALESCE(b.next_due, s.opened_at)`},
+		{"a waiting step is asked for", `
+SELECT format('step %s (%s) of %s', s.id, s.name, s.execution_id) FROM steps s WHERE s.state = 'READY'
+  AND NOT EXISTS (SELECT FROM scheduling_requests r WHERE r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1)
+  AND NOT EXISTS (SELECT FROM leases l WHERE l.step_id = s.id)`},
+	}
+}
+
+// storyRules are about what is told: the timeline and the events.
+func storyRules() []invariant {
+	return []invariant{
+		{"nothing but late reports follows the end in the timeline", `
+SELECT format('execution %s: %s %s after %s', e.id, t.sequence, t.milestone, e.end_entry)
+FROM executions e JOIN timeline t ON t.execution_id = e.id
+WHERE e.end_entry > 0 AND t.sequence > e.end_entry AND t.milestone NOT LIKE 'late/%'`},
+		{"the timeline has no gaps", `
+SELECT format('execution %s: %s of %s entries, %s to %s', e.id, count(*), e.entries, min(t.sequence), max(t.sequence))
+FROM executions e JOIN timeline t ON t.execution_id = e.id GROUP BY e.id, e.entries
+HAVING count(*) <> e.entries OR count(DISTINCT t.sequence) <> e.entries OR min(t.sequence) <> 1 OR max(t.sequence) <> e.entries`},
+		{"a milestone is reached once", `
+SELECT format('execution %s: %s', execution_id, milestone) FROM timeline GROUP BY execution_id, milestone HAVING count(*) > 1`},
+		{"events have no gaps", `
+SELECT format('execution %s: %s of %s events, %s to %s', e.id, count(*), e.sequence, min(o.sequence), max(o.sequence))
+FROM executions e LEFT JOIN outbox_events o ON o.aggregate_id = e.id GROUP BY e.id, e.sequence
+HAVING count(o.id) <> e.sequence OR min(o.sequence) <> 1 OR max(o.sequence) <> e.sequence`},
+		{"every transition is an event, once", eventsQuery},
+		{"unsettled events have a head", `
+SELECT format('execution %s', o.aggregate_id) FROM outbox_events o WHERE o.status IN ('PENDING', 'PUBLISHING', 'FAILED', 'DEAD')
+  AND NOT EXISTS (SELECT FROM outbox_heads h WHERE h.aggregate_id = o.aggregate_id)`},
+	}
+}
+
+// eventsQuery counts, for executions of one round, what the other tables say should have been
+// told, and compares it with the events that are there.
+const eventsQuery = `
+WITH told AS (
+    SELECT o.aggregate_id AS id, o.event_type AS type, count(*) AS n FROM outbox_events o GROUP BY 1, 2
+), due AS (
+    SELECT e.id, 'leasehold.execution.v1.enqueued' AS type, 1 AS n FROM executions e
+    UNION ALL SELECT e.id, 'leasehold.execution.v1.started', 1 FROM executions e WHERE e.started_at IS NOT NULL
+    UNION ALL SELECT e.id, 'leasehold.execution.v1.' || lower(e.state), 1 FROM executions e WHERE e.ended_at IS NOT NULL
+    UNION ALL SELECT s.execution_id, 'leasehold.step.v1.' || lower(s.state), count(*) FROM steps s
+        WHERE s.state NOT IN ('BLOCKED', 'READY') GROUP BY 1, 2
+    UNION ALL SELECT s.execution_id, 'leasehold.attempt.v1.leased', count(*) FROM attempts a JOIN steps s ON s.id = a.step_id GROUP BY 1
+    UNION ALL SELECT s.execution_id, 'leasehold.attempt.v1.' || lower(a.state), count(*) FROM attempts a JOIN steps s ON s.id = a.step_id
+        WHERE a.state <> 'LEASED' GROUP BY 1, 2
+    UNION ALL SELECT s.execution_id, 'leasehold.step.v1.retry_scheduled', count(*) FROM attempts a JOIN steps s ON s.id = a.step_id
+        WHERE a.next_due IS NOT NULL GROUP BY 1
+)
+SELECT format('execution %s: %s %s times, should be %s', e.id, COALESCE(told.type, due.type), COALESCE(told.n, 0), COALESCE(due.n, 0))
+FROM told FULL JOIN due ON due.id = told.id AND due.type = told.type
+JOIN executions e ON e.id = COALESCE(told.id, due.id) AND e.round = 1
+WHERE COALESCE(told.n, 0) <> COALESCE(due.n, 0)`
+
+// restRules hold when nothing is under way.
+func restRules() []invariant {
+	return []invariant{
+		{"only a waiting step is asked for", `
+SELECT format('step %s is %s: attempt %s of %s', s.name, s.state, r.attempt_number, s.attempts_ended + 1)
+FROM scheduling_requests r LEFT JOIN steps s ON s.id = r.step_id
+WHERE s.id IS NULL OR s.state <> 'READY' OR r.attempt_number <> s.attempts_ended + 1
+   OR EXISTS (SELECT FROM leases l WHERE l.step_id = s.id)`},
+		{"no lease is over", `
+SELECT format('attempt %s, since %s', attempt_id, now() - expires_at) FROM leases WHERE expires_at < now() - interval '5 seconds'`},
+		{"no rule of time is overlooked", `
+SELECT format('%s of execution %s, since %s', kind, execution_id, now() - fires_at) FROM timers WHERE fires_at < now() - interval '5 seconds'`},
+	}
+}
