@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/task"
 )
 
 // Status is how an event stands.
@@ -68,3 +70,15 @@ func isRefused(err error) bool {
 	var refused *RefusedError
 	return errors.As(err, &refused)
 }
+
+// askedFor is how long the sink asked to wait, or 0.
+func askedFor(err error) time.Duration {
+	var later *RetryLaterError
+	if errors.As(err, &later) {
+		return later.After
+	}
+	return 0
+}
+
+// clean makes an error's text storable: no NUL, valid UTF-8, not long.
+func clean(s string) string { return task.CleanText(s, maxReason) }
