@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"testing"
@@ -36,13 +37,24 @@ func standOn(t *testing.T, url string, c postgres.Config) *stand {
 	t.Helper()
 	s := &stand{t: t, url: url}
 	s.store = s.open(c)
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	s.sql = pool
+	s.sql = s.pool(nil)
 	return s
+}
+
+// pool opens a pool for the test's own statements, with settings if given.
+func (s *stand) pool(settings map[string]string) *pgxpool.Pool {
+	s.t.Helper()
+	cfg, err := pgxpool.ParseConfig(s.url)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	maps.Copy(cfg.ConnConfig.RuntimeParams, settings)
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(pool.Close)
+	return pool
 }
 
 // open opens a further store: another replica.

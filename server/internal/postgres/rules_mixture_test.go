@@ -62,6 +62,7 @@ func TestLockOrder_RandomMixture(t *testing.T) {
 	}
 	wg.Wait()
 	s.sane()
+	s.eventsMatch()
 	if n := query[int](s, "SELECT count(*) FROM attempts"); n < 50 {
 		t.Errorf("only %d attempts: the mixture tries nothing", n)
 	}

@@ -32,12 +32,17 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 	}
 	session := scheduler.Session{Name: r.Name}
 	err := s.tx(ctx, "register worker", func(ctx context.Context, t *txn) error {
+		if before, err := t.openedBefore(ctx, sessionID); before != nil || err != nil {
+			if before != nil {
+				session.WorkerID, session.SessionID = before.WorkerID, sessionID
+			}
+			return err
+		}
 		old, err := t.q.LockWorkerByName(ctx, dbsqlc.LockWorkerByNameParams{Namespace: r.Namespace, Name: r.Name})
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("lock worker: %w", err)
 		}
-		mine := old.SessionID.Valid && (old.SessionID.UUID == sessionID || r.RequestID != "" && old.RequestID == r.RequestID)
-		if err == nil && mine { // our own commit, or the same call again
+		if err == nil && old.SessionID.Valid && r.RequestID != "" && old.RequestID == r.RequestID { // the same call again
 			t.vouch()
 			session.WorkerID, session.SessionID = old.ID, old.SessionID.UUID
 			return nil
@@ -47,6 +52,22 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 		return err
 	})
 	return session, err
+}
+
+// openedBefore finds the session that an earlier try, whose commit was not answered, has opened.
+// It may be superseded already: its first poll is told so.
+func (t *txn) openedBefore(ctx context.Context, sessionID uuid.UUID) (*dbsqlc.FindSessionsRow, error) {
+	if !t.again {
+		return nil, nil //nolint:nilnil // none
+	}
+	found, err := sessionsByID(ctx, t.q, []uuid.UUID{sessionID})
+	if err != nil {
+		return nil, err
+	}
+	if row, committed := found[sessionID]; committed {
+		return &row, nil
+	}
+	return nil, nil //nolint:nilnil // none
 }
 
 func (t *txn) openSession(ctx context.Context, r scheduler.Registration, workerID, sessionID uuid.UUID) (uuid.UUID, error) {
