@@ -112,9 +112,7 @@ func TestPoll_ARequestIDParkedAtTwoReplicasIsGrantedOnce(t *testing.T) {
 // finish takes n steps and ends them.
 func (h *hand) finish(n int) {
 	h.w.t.Helper()
-	for _, l := range h.take(n, long) {
-		h.succeed(l)
-	}
+	h.succeedAll(h.take(n, long))
 }
 
 // TestPoll_WaitOfZeroIsAnsweredAtOnce, with what is ready.
