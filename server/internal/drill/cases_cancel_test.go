@@ -46,17 +46,14 @@ func TestB32_CancelCrossesAFailingAttempt(t *testing.T) {
 			return graph(&leaseholdv1.StepSpec{Name: "a", Capability: "work", RetryPolicy: retries(5, 50*time.Millisecond)})
 		})
 		h := w.worker(0, int32(n))
-		for i, l := range h.take(n, long) {
-			together(
-				func() { w.cancel(i, l.GetExecutionId()) },
-				func() { h.at(i + 1).fail(l) },
-			)
-		}
+		each(h.take(n, long), func(i int, l *leaseholdv1.Lease) {
+			together(func() { w.cancel(i, l.GetExecutionId()) }, func() { h.at(i + 1).fail(l) })
+		})
 		h.nothing(500 * time.Millisecond) // each had time for a retry
-		for _, id := range ids {
+		each(ids, func(_ int, id string) {
 			want(t, "execution", w.get(id).GetState(), canceled)
 			w.wantNoLeaseAfterCancel(id)
-		}
+		})
 	})
 }
 

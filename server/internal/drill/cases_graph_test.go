@@ -2,6 +2,8 @@ package drill
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,27 +40,28 @@ func TestB43_DiamondJoinRunsOnce(t *testing.T) {
 		return graph(step("d", "b", "c"), step("b", "a"), step("c", "a"), step("a"))
 	})
 	h := w.worker(0, int32(4*rounds))
-	for _, l := range h.take(rounds, long) {
-		want(t, "first", l.GetStepName(), "a")
-		h.succeed(l)
-	}
-	for id, pair := range byExecution(h.take(2*rounds, long)) {
+	h.succeedAll(h.take(rounds, long))
+	pairs := slices.Collect(maps.Values(byExecution(h.take(2*rounds, long))))
+	want(t, "executions with a done", len(pairs), rounds)
+	each(pairs, func(i int, pair []*leaseholdv1.Lease) {
 		if len(pair) != 2 {
-			t.Fatalf("execution %s: %d leases after a, want b and c", id, len(pair))
+			t.Errorf("%d leases after a, want b and c", len(pair))
+			return
 		}
-		together(func() { h.at(0).succeed(pair[0]) }, func() { h.at(1).succeed(pair[1]) })
-	}
-	for _, l := range h.take(rounds, long) {
+		together(func() { h.at(i).succeed(pair[0]) }, func() { h.at(i + 1).succeed(pair[1]) })
+	})
+	joins := h.take(rounds, long)
+	for _, l := range joins {
 		want(t, "join", l.GetStepName(), "d")
 		want(t, "number of the join's attempt", l.GetAttemptNumber(), int32(1))
 		want(t, "outputs of parents", len(l.GetParentOutputs()), 2)
-		h.succeed(l)
 	}
-	for _, id := range ids {
+	h.succeedAll(joins)
+	each(ids, func(_ int, id string) {
 		e := w.get(id)
 		want(t, "execution", e.GetState(), succeeded)
 		want(t, "attempts of the join", len(find(t, e, "d").GetAttempts()), 1)
-	}
+	})
 }
 
 // TestB46_SiblingsThatFailTogetherKeepTheirRetries.
@@ -73,24 +76,25 @@ func TestB46_SiblingsThatFailTogetherKeepTheirRetries(t *testing.T) {
 		return graph(branch("b"), branch("c"), step("d", "b", "c"))
 	})
 	h := w.worker(0, int32(2*n))
-	for range 4 {
-		for _, pair := range byExecution(h.take(2*n, long)) {
-			together(func() { h.at(0).fail(pair[0]) }, func() { h.at(1).fail(pair[1]) })
+	pairs := func() [][]*leaseholdv1.Lease {
+		list := slices.Collect(maps.Values(byExecution(h.take(2*n, long))))
+		if len(list) != n {
+			t.Fatalf("%d executions have leases, want %d", len(list), n)
 		}
+		return list
 	}
-	for _, id := range ids {
-		want(t, "after four failures each", w.get(id).GetState(), running)
+	for range 4 {
+		each(pairs(), func(i int, pair []*leaseholdv1.Lease) {
+			together(func() { h.at(i).fail(pair[0]) }, func() { h.at(i + 1).fail(pair[1]) })
+		})
 	}
-	for _, pair := range byExecution(h.take(2*n, long)) {
+	each(ids, func(_ int, id string) { want(t, "after four failures each", w.get(id).GetState(), running) })
+	each(pairs(), func(i int, pair []*leaseholdv1.Lease) {
 		want(t, "last try", pair[0].GetAttemptNumber(), int32(5))
-		together(func() { h.at(2).succeed(pair[0]) }, func() { h.at(1).succeed(pair[1]) })
-	}
-	for _, l := range h.take(n, long) {
-		h.succeed(l)
-	}
-	for _, id := range ids {
-		want(t, "execution", w.get(id).GetState(), succeeded)
-	}
+		together(func() { h.at(i).succeed(pair[0]) }, func() { h.at(i + 1).succeed(pair[1]) })
+	})
+	h.succeedAll(h.take(n, long))
+	each(ids, func(_ int, id string) { want(t, "execution", w.get(id).GetState(), succeeded) })
 }
 
 // TestB47_NoChildIsSkippedWhileItsParentRetries.

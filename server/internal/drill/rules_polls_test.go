@@ -3,11 +3,13 @@ package drill
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
@@ -110,9 +112,7 @@ func TestPoll_ARequestIDParkedAtTwoReplicasIsGrantedOnce(t *testing.T) {
 // finish takes n steps and ends them.
 func (h *hand) finish(n int) {
 	h.w.t.Helper()
-	for _, l := range h.take(n, long) {
-		h.succeed(l)
-	}
+	h.succeedAll(h.take(n, long))
 }
 
 // TestPoll_WaitOfZeroIsAnsweredAtOnce, with what is ready.
@@ -238,4 +238,43 @@ func TestPoll_UnknownWorkerOrSession(t *testing.T) {
 	strange.ID = h.Session
 	_, err = strange.Via(w.Client(1)).Lease(w.ctx, Poll{Wait: 10 * time.Second})
 	refused(t, err, codes.NotFound, "WORKER_NOT_FOUND")
+}
+
+// TestPoll_WhatReachedItsWorkerIsNotHandedBack because the caller of a repeat has left.
+func TestPoll_WhatReachedItsWorkerIsNotHandedBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := count(t, 24, 300)
+	w.enqueueMany(n, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
+	h := w.worker(0, int32(n))
+	for i := range n {
+		ask := Poll{Wait: 20 * time.Second, TTL: long, Request: fmt.Sprint("r", i)}
+		l := h.poll(ask).GetLeases()[0]
+		ctx, cancel := context.WithTimeout(w.ctx, time.Duration(1+rand.IntN(12))*time.Millisecond)
+		_, _ = h.at(1+i%2).Lease(ctx, ask) // a repeat whose caller leaves, about when it is answered
+		cancel()
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+		h.succeed(l)
+	}
+}
+
+// TestPoll_ACallerThatLeftGetsNothing: what it would have got is another's at once, not after
+// a lease's time.
+func TestPoll_ACallerThatLeftGetsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	gone, there := w.worker(0, 100), w.worker(0, 100)
+	for range count(t, 10, 200) {
+		ctx, cancel := context.WithCancel(w.ctx)
+		done := make(chan error, 1)
+		go func() {
+			_, err := gone.Lease(ctx, Poll{Wait: 40 * time.Second, TTL: long})
+			done <- err
+		}()
+		time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+		cancel()
+		want(t, "the call that was left", status.Code(<-done), codes.Canceled)
+		w.enqueue(graph(step("a"))) // over the same connection: the server knows of the leaving before
+		there.succeed(there.one(long))
+	}
 }
