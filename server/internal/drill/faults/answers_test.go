@@ -80,20 +80,27 @@ func (a *answers) codes() {
 	}
 }
 
-// executions: each that was answered OK exists once, with the id that was answered.
+// executions: each that was answered OK exists once, with the id that was answered; one whose
+// cancel was answered OK ended CANCELED.
 func (a *answers) executions(l *load) {
-	rows, err := l.c.db.Query(a.t.Context(), `SELECT idempotency_key, id::text FROM executions`)
+	rows, err := l.c.db.Query(a.t.Context(), `SELECT idempotency_key, id::text, state FROM executions WHERE name = 'load'`)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	stored := map[string]string{}
-	var key, id string
-	if _, err := pgx.ForEachRow(rows, []any{&key, &id}, func() error { stored[key] = id; return nil }); err != nil {
+	stored, states := map[string]string{}, map[string]string{}
+	var key, id, state string
+	if _, err := pgx.ForEachRow(rows, []any{&key, &id, &state}, func() error {
+		stored[key], states[id] = id, state
+		return nil
+	}); err != nil {
 		a.t.Fatal(err)
 	}
 	answered := 0
 	for i := range a.calls {
 		c := &a.calls[i]
+		if c.kind == kindCancel && c.code == codes.OK && states[c.execution] != "CANCELED" {
+			a.t.Errorf("the cancel of execution %s was answered OK, and it ended %s", c.execution, states[c.execution])
+		}
 		if c.kind != kindEnqueue || c.code != codes.OK {
 			continue
 		}

@@ -143,6 +143,7 @@ func describe(row map[string]any) string {
 // checkTables fails the test for every rule of the end that is broken.
 func checkTables(t *testing.T, c *cluster) {
 	t.Helper()
+	c.db.Reset() // none of its connections is from before a fault
 	for _, r := range endRules() {
 		found, err := broken(t.Context(), c.db, r)
 		if err != nil {
