@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/grpc/codes"
@@ -30,13 +31,13 @@ func TestReplicasKilledAndFrozen_OthersGoOn(t *testing.T) {
 
 	first := c.replicas[0]
 	first.kill()
-	t.Logf("after kill -9 the others went on within %s", l.progress(goOnLimit, "after kill -9"))
+	othersGoOn(t, c, l, first, "after kill -9")
 	first.start()
 	servesAgain(t, first)
 
 	began := time.Now()
 	c.replicas[1].freeze()
-	t.Logf("after a freeze the others went on within %s", l.progress(goOnLimit, "during a freeze"))
+	othersGoOn(t, c, l, c.replicas[1], "during a freeze")
 	time.Sleep(frozenFor() - time.Since(began))
 	c.replicas[1].thaw()
 	servesAgain(t, c.replicas[1])
@@ -53,13 +54,27 @@ func TestReplicasKilledAndFrozen_OthersGoOn(t *testing.T) {
 	l.finish()
 }
 
-// servesAgain waits until a replica itself gives work out and takes it back.
-func servesAgain(t *testing.T, r *replica) {
+// othersGoOn waits until each other replica serves a newcomer, and until the load goes on,
+// whose clients have to find out first whom to avoid.
+func othersGoOn(t *testing.T, c *cluster, l *load, gone *replica, when string) {
+	t.Helper()
+	var took []time.Duration
+	for _, r := range c.replicas {
+		if r != gone {
+			took = append(took, servesAgain(t, r))
+		}
+	}
+	t.Logf("%s: the others served newcomers within %v, the load went on within %s more", when, took, l.progress(goOnLimit, when))
+}
+
+// servesAgain waits until a replica itself gives new work out and takes it back.
+func servesAgain(t *testing.T, r *replica) time.Duration {
 	t.Helper()
 	c := newClient(t, &recorder{}, []string{r.addr})
 	p := c.peers[0]
 	ctx, cancel := context.WithTimeout(t.Context(), goOnLimit)
 	defer cancel()
+	began := time.Now()
 	note := insist(ctx, c, callLimit, call{kind: kindGet}, func(ctx context.Context, p *peer, _ *call) error {
 		_, err := p.executions.ListExecutions(ctx, &leaseholdv1.ListExecutionsRequest{PageSize: 1})
 		return err
@@ -67,12 +82,16 @@ func servesAgain(t *testing.T, r *replica) {
 	if note.code != codes.OK {
 		t.Fatalf("%s does not serve within %s: %s %s", r.name, goOnLimit, note.code, note.message)
 	}
-	capability := "again." + r.name
+	capability := "newcomer." + uuid.NewString()
 	enqueue(t, p, 1, capability)
 	h := newHand(t, p, 1, capability)
 	if err := h.succeed(t.Context(), p, h.take(p, 1, 10*time.Second)[0]); err != nil {
 		t.Fatalf("report through %s: %v", r.name, err)
 	}
+	if took := time.Since(began); took > goOnLimit {
+		t.Errorf("%s served a newcomer only after %s", r.name, took)
+	}
+	return time.Since(began).Round(time.Millisecond)
 }
 
 // sessionsInTransaction are the sessions of a replica that wait for it in the middle of a
@@ -105,12 +124,12 @@ func freezeInTransaction(t *testing.T, c *cluster, l *load, r *replica) {
 		time.Sleep(rand.N(20 * time.Millisecond))
 		return false
 	})
-	took := l.progress(goOnLimit, "with a replica frozen inside a transaction")
+	t.Logf("frozen inside a transaction (try %d, %d sessions)", tries, len(sessions))
+	othersGoOn(t, c, l, r, "with a replica frozen inside a transaction")
 	ended := eventually(t, goOnLimit, "the transaction ended by PostgreSQL", func() bool {
 		return c.number(`SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND usename = $2`, sessions, r.role) == 0
 	})
-	t.Logf("frozen inside a transaction (try %d, %d sessions): the others went on within %s, PostgreSQL ended it after %s more",
-		tries, len(sessions), took, ended)
+	t.Logf("PostgreSQL ended its transactions after %s more", ended)
 	time.Sleep(frozenFor() - time.Since(began))
 	r.thaw()
 }
