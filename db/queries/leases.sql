@@ -88,9 +88,14 @@ SELECT attempt_id, lease_version FROM leases WHERE attempt_id = ANY(@attempt_ids
 -- index leases_worker.
 SELECT worker_id, count(*)::integer AS live FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) GROUP BY worker_id;
 
--- name: LeasesOfWorkers :many
--- Every lease of workers. Takes no lock; index leases_worker.
-SELECT attempt_id, execution_id, step_id, lease_version FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) ORDER BY execution_id, attempt_id;
+-- name: LeasesOfEndedSessions :many
+-- The leases of a worker's sessions that are over: a session never becomes current again, so
+-- what is found stays so. Those of one that was opened since are its own. Takes no lock; index
+-- leases_worker, primary key of workers.
+SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version FROM leases l
+WHERE l.worker_id = @worker_id
+  AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id)
+ORDER BY l.execution_id, l.attempt_id LIMIT @batch::integer;
 
 -- name: LeasesOfRequests :many
 -- The live leases that bear polls' request ids. Takes no lock; index leases_worker.

@@ -13,3 +13,7 @@ SELECT pg_logical_emit_message(true, 'leasehold', '');
 -- Passes hints on to the replicas that listen, outside every transaction that writes. Takes
 -- the lock of the notification queue for the length of its own commit, reads no index.
 SELECT pg_notify('leasehold', @payload::text);
+
+-- name: NowWithLockTimeout :one
+-- The transaction's instant; its waits for locks end after so long. Takes no lock, reads no index.
+SELECT now()::timestamptz AS now, set_config('lock_timeout', @lock_timeout::text, true) AS lock_timeout;

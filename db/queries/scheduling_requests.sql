@@ -40,7 +40,7 @@ WHERE r.claim_id = @claim_id::uuid AND (r.step_id, r.attempt_number) IN (
 -- Claims what the parked pollers can run, one group per (capability, node): per group its
 -- priorities one by one from the highest (a loose walk over the index), of each the oldest
 -- due; then merged by priority and due time before the limit. What a group cannot run is in
--- no range that is read. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
+-- no range that is read. What bears this claim already is ours: a commit whose answer was lost. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
 -- equality on all columns before the order.
 WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node, u.room
@@ -64,7 +64,7 @@ WITH RECURSIVE wanted AS (
     CROSS JOIN LATERAL (
         SELECT r.step_id, r.attempt_number, r.priority, r.available_at FROM scheduling_requests r
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
-          AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+          AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = @claim_id::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
     ORDER BY q.priority DESC, q.available_at LIMIT @batch::integer
 )

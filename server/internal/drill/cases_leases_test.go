@@ -156,7 +156,9 @@ func TestB14_TheSameReportAgainIsOK(t *testing.T) {
 	h := w.worker(0, 5)
 	for _, report := range []func() *leaseholdv1.ReportAttemptRequest{
 		func() *leaseholdv1.ReportAttemptRequest { return Succeeded(JSON(`{"a": 1}`)) },
-		func() *leaseholdv1.ReportAttemptRequest { return Failed(&leaseholdv1.Failure{Type: "X", Message: "no"}) },
+		func() *leaseholdv1.ReportAttemptRequest {
+			return Failed(&leaseholdv1.Failure{Type: "X", Message: "no"})
+		},
 		func() *leaseholdv1.ReportAttemptRequest { return Released("leaving", time.Hour) },
 	} {
 		id := w.enqueue(graph(&leaseholdv1.StepSpec{Name: "a", Capability: "work", RetryPolicy: retries(3, time.Hour)}))

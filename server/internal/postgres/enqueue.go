@@ -16,8 +16,10 @@ import (
 // maxStepsAnswered is how many steps an enqueue answers with.
 const maxStepsAnswered = 100
 
-// Enqueue accepts a batch in one transaction.
-func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+// Enqueue accepts a batch in one transaction. A key that an unfinished transaction holds has
+// to be waited for, there is no SKIP LOCKED for it: a short time, unless wait, so that it does
+// not keep the neighbours.
+func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
 	capabilities := map[capabilityKey]int32{}
 	for i := range batch {
 		for j := range batch[i].Spec.Steps {
@@ -31,7 +33,7 @@ func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, all
 	err := s.tx(ctx, "enqueue", func(ctx context.Context, t *txn) error {
 		e := &enqueue{t: t, batch: batch, capabilities: capabilities, created: set{}, executions: map[uuid.UUID]*task.Execution{}}
 		var err error
-		results, err = e.run(ctx, allOrNothing)
+		results, err = e.run(ctx, allOrNothing, wait)
 		return err
 	})
 	return results, err
@@ -50,12 +52,16 @@ type enqueue struct {
 	now          time.Time
 }
 
-func (e *enqueue) run(ctx context.Context, allOrNothing bool) ([]scheduler.Result[scheduler.Enqueued], error) {
-	now, err := e.t.q.Now(ctx)
+func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+	patience := "200ms"
+	if wait {
+		patience = "2s"
+	}
+	begun, err := e.t.q.NowWithLockTimeout(ctx, patience)
 	if err != nil {
 		return nil, err
 	}
-	e.now = now.Time.UTC()
+	e.now = begun.Now.Time.UTC()
 	w := &writes{}
 	if err := e.insertExecutions(ctx, w); err != nil {
 		return nil, err

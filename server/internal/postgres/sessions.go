@@ -155,7 +155,7 @@ func (s *Store) Deregister(ctx context.Context, workerID, sessionID uuid.UUID, f
 	return s.endLeasesOf(ctx, workerID)
 }
 
-// endLeasesOf ends the leases of a worker without a session, some executions at a time.
+// endLeasesOf ends the leases of a worker's sessions that are over, some at a time.
 func (s *Store) endLeasesOf(ctx context.Context, workerID uuid.UUID) (ended int, err error) {
 	for {
 		var n int
@@ -172,12 +172,12 @@ func (s *Store) endLeasesOf(ctx context.Context, workerID uuid.UUID) (ended int,
 }
 
 func (t *txn) loseLeasesOf(ctx context.Context, workerID uuid.UUID) (int, error) {
-	rows, err := t.q.LeasesOfWorkers(ctx, []uuid.UUID{workerID})
+	rows, err := t.q.LeasesOfEndedSessions(ctx, dbsqlc.LeasesOfEndedSessionsParams{WorkerID: workerID, Batch: sweepBatch})
 	if err != nil {
 		return 0, fmt.Errorf("leases of worker: %w", err)
 	}
 	var p dbsqlc.DeleteLeasesParams
-	for _, r := range rows[:min(len(rows), sweepBatch)] {
+	for _, r := range rows {
 		p.AttemptIds = append(p.AttemptIds, r.AttemptID)
 		p.LeaseVersions = append(p.LeaseVersions, r.LeaseVersion)
 	}

@@ -308,10 +308,23 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 	}
 	d.freeRest(ctx, claim, claimed, items, done)
 	d.deliverAll(held, placed, items, done, polls)
+	d.polls.putLast(notGranted(placed, items, done, polls))
 	for _, key := range done.Answered {
 		d.polls.recheckKey(key)
 	}
 	return len(done.Granted), len(items) - len(done.Granted) - done.Dropped, nil
+}
+
+// notGranted are the polls of which something that was placed was left: another transaction
+// may hold their workers.
+func notGranted(placed []task.Assignment, items []DispatchItem, done Dispatched, polls []*parkedPoll) map[*parkedPoll]bool {
+	left := map[*parkedPoll]bool{}
+	for i, a := range placed {
+		if !done.Granted[items[i].AttemptID] {
+			left[polls[a.Offer]] = true
+		}
+	}
+	return left
 }
 
 // freeRest gives back what was claimed and not granted, so that others can take it at once.

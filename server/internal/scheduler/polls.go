@@ -188,6 +188,25 @@ func (r *registry) offers(maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
 	return list, offers
 }
 
+// putLast puts polls behind all others, so that what they could not take goes to the next one
+// that can: a worker whose row a frozen replica holds must not be offered first for ever.
+func (r *registry) putLast(polls map[*parkedPoll]bool) {
+	if len(polls) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var front, last []*parkedPoll
+	for _, p := range r.order {
+		if polls[p] {
+			last = append(last, p)
+		} else {
+			front = append(front, p)
+		}
+	}
+	r.order = append(front, last...)
+}
+
 // groups are what the parked polls can serve.
 func (r *registry) groups() []Group {
 	seen := map[Group]bool{}

@@ -19,8 +19,9 @@ type NewExecution struct {
 // EnqueueStore accepts executions.
 type EnqueueStore interface {
 	// Enqueue accepts a batch in one transaction; each item has its own result. With
-	// allOrNothing the first refusal is the error and nothing is stored.
-	Enqueue(ctx context.Context, batch []NewExecution, allOrNothing bool) ([]Result[Enqueued], error)
+	// allOrNothing the first refusal is the error and nothing is stored. Unless wait, the
+	// batch fails soon when an unfinished transaction holds a key of it.
+	Enqueue(ctx context.Context, batch []NewExecution, allOrNothing, wait bool) ([]Result[Enqueued], error)
 }
 
 // LeaseStore keeps and ends attempts. An item whose rows another transaction holds is

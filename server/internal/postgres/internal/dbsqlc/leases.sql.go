@@ -403,6 +403,53 @@ func (q *Queries) InsertLeases(ctx context.Context, arg InsertLeasesParams) erro
 	return err
 }
 
+const leasesOfEndedSessions = `-- name: LeasesOfEndedSessions :many
+SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version FROM leases l
+WHERE l.worker_id = $1
+  AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id)
+ORDER BY l.execution_id, l.attempt_id LIMIT $2::integer
+`
+
+type LeasesOfEndedSessionsParams struct {
+	WorkerID uuid.UUID
+	Batch    int32
+}
+
+type LeasesOfEndedSessionsRow struct {
+	AttemptID    uuid.UUID
+	ExecutionID  uuid.UUID
+	StepID       uuid.UUID
+	LeaseVersion int64
+}
+
+// The leases of a worker's sessions that are over: a session never becomes current again, so
+// what is found stays so. Those of one that was opened since are its own. Takes no lock; index
+// leases_worker, primary key of workers.
+func (q *Queries) LeasesOfEndedSessions(ctx context.Context, arg LeasesOfEndedSessionsParams) ([]LeasesOfEndedSessionsRow, error) {
+	rows, err := q.db.Query(ctx, leasesOfEndedSessions, arg.WorkerID, arg.Batch)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeasesOfEndedSessionsRow
+	for rows.Next() {
+		var i LeasesOfEndedSessionsRow
+		if err := rows.Scan(
+			&i.AttemptID,
+			&i.ExecutionID,
+			&i.StepID,
+			&i.LeaseVersion,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leasesOfRequests = `-- name: LeasesOfRequests :many
 SELECT l.attempt_id, l.worker_id, l.request_id FROM leases l
 JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::text[]) AS request_id) u
@@ -431,43 +478,6 @@ func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsPara
 	for rows.Next() {
 		var i LeasesOfRequestsRow
 		if err := rows.Scan(&i.AttemptID, &i.WorkerID, &i.RequestID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const leasesOfWorkers = `-- name: LeasesOfWorkers :many
-SELECT attempt_id, execution_id, step_id, lease_version FROM leases WHERE worker_id = ANY($1::uuid[]) ORDER BY execution_id, attempt_id
-`
-
-type LeasesOfWorkersRow struct {
-	AttemptID    uuid.UUID
-	ExecutionID  uuid.UUID
-	StepID       uuid.UUID
-	LeaseVersion int64
-}
-
-// Every lease of workers. Takes no lock; index leases_worker.
-func (q *Queries) LeasesOfWorkers(ctx context.Context, workerIds []uuid.UUID) ([]LeasesOfWorkersRow, error) {
-	rows, err := q.db.Query(ctx, leasesOfWorkers, workerIds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LeasesOfWorkersRow
-	for rows.Next() {
-		var i LeasesOfWorkersRow
-		if err := rows.Scan(
-			&i.AttemptID,
-			&i.ExecutionID,
-			&i.StepID,
-			&i.LeaseVersion,
-		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

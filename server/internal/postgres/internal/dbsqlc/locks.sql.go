@@ -7,6 +7,8 @@ package dbsqlc
 
 import (
 	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const notify = `-- name: Notify :exec
@@ -18,6 +20,23 @@ SELECT pg_notify('leasehold', $1::text)
 func (q *Queries) Notify(ctx context.Context, payload string) error {
 	_, err := q.db.Exec(ctx, notify, payload)
 	return err
+}
+
+const nowWithLockTimeout = `-- name: NowWithLockTimeout :one
+SELECT now()::timestamptz AS now, set_config('lock_timeout', $1::text, true) AS lock_timeout
+`
+
+type NowWithLockTimeoutRow struct {
+	Now         pgtype.Timestamptz
+	LockTimeout string
+}
+
+// The transaction's instant; its waits for locks end after so long. Takes no lock, reads no index.
+func (q *Queries) NowWithLockTimeout(ctx context.Context, lockTimeout string) (NowWithLockTimeoutRow, error) {
+	row := q.db.QueryRow(ctx, nowWithLockTimeout, lockTimeout)
+	var i NowWithLockTimeoutRow
+	err := row.Scan(&i.Now, &i.LockTimeout)
+	return i, err
 }
 
 const tryDispatchLocks = `-- name: TryDispatchLocks :many
