@@ -18,7 +18,7 @@ import (
 // TestB57_TimeoutThenRetryWithTheKey: answers are slower than the client's patience; its
 // repeats with the same key make one execution.
 func TestB57_TimeoutThenRetryWithTheKey(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 1})
 	between := newProxy(t, c.replicas[0].addr)
 	p := dial(t, between.addr())
@@ -65,6 +65,7 @@ func TestB57_TimeoutThenRetryWithTheKey(t *testing.T) {
 // TestB92_NoDeadlockIsSeen: cancels in random order, reports, lapsing leases and the sweep go
 // for the same executions, through three replicas.
 func TestB92_NoDeadlockIsSeen(t *testing.T) {
+	alongside(t)
 	c := newCluster(t, clusterConfig{})
 	l := startLoad(t, c, loadConfig{
 		workers: sized(20, 40), executions: sized(40, 200), steps: 20, lease: time.Second, pause: 20 * time.Millisecond,

@@ -9,8 +9,9 @@ import (
 // TestB89_PostgresRestartsAndCrashes: PostgreSQL is restarted three times and then killed,
 // under load. The service goes on by itself, and what was answered OK is not lost.
 func TestB89_PostgresRestartsAndCrashes(t *testing.T) {
+	alongside(t)
 	c := newCluster(t, clusterConfig{ownDatabase: true})
-	l := startLoad(t, c, loadConfig{workers: sized(25, 50), executions: sized(200, 20_000), pause: sized(80*time.Millisecond, 10*time.Millisecond)})
+	l := startLoad(t, c, loadConfig{producers: 8, workers: sized(25, 50), executions: sized(200, 20_000), pause: sized(150*time.Millisecond, 10*time.Millisecond)})
 	l.progress(30*time.Second, "before any fault")
 	for range 3 {
 		c.pg.Down(t.Context())

@@ -15,7 +15,7 @@ const sweepEvery = 200 * time.Millisecond
 // TestB06_HandedOutNeverStarted: a client that was killed with its answer in hand keeps the
 // step for its lease, and no longer.
 func TestB06_HandedOutNeverStarted(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 1})
 	p := dial(t, c.replicas[0].addr)
 	ttl := sized(2*time.Second, 5*time.Second)
@@ -46,7 +46,7 @@ func TestB06_HandedOutNeverStarted(t *testing.T) {
 // TestB08_PollOfADeadClient: work that comes when a polling client is dead goes to another one
 // soon: at once if the connection is known to have ended, else when the lease runs out.
 func TestB08_PollOfADeadClient(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 1})
 	p := dial(t, c.replicas[0].addr)
 	ttl := sized(3*time.Second, 5*time.Second)
@@ -102,7 +102,7 @@ func TestB08_PollOfADeadClient(t *testing.T) {
 // TestB11_RenewThroughAnyReplica: the replica that granted a lease is gone, and no poll is
 // open; renewals through another one keep the lease for as long as they come.
 func TestB11_RenewThroughAnyReplica(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 2})
 	a, b := dial(t, c.replicas[0].addr), dial(t, c.replicas[1].addr)
 	ttl := sized(3*time.Second, 5*time.Second)
@@ -132,7 +132,7 @@ func TestB11_RenewThroughAnyReplica(t *testing.T) {
 // TestB13_OutageLongerThanTheLease: all replicas are gone for longer than any lease lasts. The
 // workers that renew soon after keep theirs; the one that does not loses its own in the end.
 func TestB13_OutageLongerThanTheLease(t *testing.T) {
-	t.Parallel()
+	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 3})
 	workers := sized(12, 50)
 	ttl, outage := sized(4*time.Second, 10*time.Second), sized(8*time.Second, 30*time.Second)

@@ -25,8 +25,9 @@ func frozenFor() time.Duration { return sized(6*time.Second, 15*time.Second) }
 // wherever it is, and frozen inside a transaction with rows locked. The others go on while it
 // lasts, nothing that was answered OK is lost, and nothing else has to be restarted.
 func TestReplicasKilledAndFrozen_OthersGoOn(t *testing.T) {
+	alongside(t)
 	c := newCluster(t, clusterConfig{ownDatabase: true})
-	l := startLoad(t, c, loadConfig{workers: sized(25, 50), executions: sized(300, 20_000), pause: sized(80*time.Millisecond, 10*time.Millisecond)})
+	l := startLoad(t, c, loadConfig{producers: 8, workers: sized(25, 50), executions: sized(300, 20_000), pause: sized(150*time.Millisecond, 10*time.Millisecond)})
 	l.progress(30*time.Second, "before any fault")
 
 	first := c.replicas[0]
