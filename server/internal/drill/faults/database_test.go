@@ -11,7 +11,7 @@ import (
 func TestB89_PostgresRestartsAndCrashes(t *testing.T) {
 	alongside(t)
 	c := newCluster(t, clusterConfig{ownDatabase: true})
-	l := startLoad(t, c, loadConfig{producers: 8, workers: sized(25, 50), executions: sized(200, 20_000), pause: sized(150*time.Millisecond, 10*time.Millisecond)})
+	l := startLoad(t, c, loadConfig{producers: 8, workers: sized(25, 50), executions: sized(200, 5_000), pause: sized(150*time.Millisecond, 10*time.Millisecond)})
 	l.progress(30*time.Second, "before any fault")
 	for range 3 {
 		c.pg.Down(t.Context())
