@@ -18,6 +18,7 @@ type attemptRow struct {
 	Number    int32
 	State     string
 	Version   int64
+	EndedAt   time.Time
 }
 
 // answers compares what the clients were told with the tables.
@@ -25,24 +26,26 @@ type answers struct {
 	t        *testing.T
 	attempts map[string]attemptRow
 	calls    []call
+	lease    time.Duration
 }
 
 // checkAnswers fails the test for every answer that the tables belie, or that should not be.
 func checkAnswers(t *testing.T, l *load) {
 	t.Helper()
-	a := &answers{t: t, attempts: readAttempts(t, l.c), calls: l.rec.all()}
+	a := &answers{t: t, attempts: readAttempts(t, l.c), calls: l.rec.all(), lease: l.cfg.lease}
 	a.codes()
 	a.executions(l)
 	a.grants()
 	a.reports()
 	a.owners()
+	a.promises()
 	a.summary(l)
 }
 
 func readAttempts(t *testing.T, c *cluster) map[string]attemptRow {
 	t.Helper()
 	rows, err := c.db.Query(t.Context(), `
-		SELECT a.id::text, a.step_id::text, s.execution_id::text, a.number, a.state, a.lease_version
+		SELECT a.id::text, a.step_id::text, s.execution_id::text, a.number, a.state, a.lease_version, a.ended_at
 		FROM attempts a JOIN steps s ON s.id = a.step_id`)
 	if err != nil {
 		t.Fatal(err)
@@ -80,20 +83,27 @@ func (a *answers) codes() {
 	}
 }
 
-// executions: each that was answered OK exists once, with the id that was answered.
+// executions: each that was answered OK exists once, with the id that was answered; one whose
+// cancel was answered OK ended CANCELED.
 func (a *answers) executions(l *load) {
-	rows, err := l.c.db.Query(a.t.Context(), `SELECT idempotency_key, id::text FROM executions`)
+	rows, err := l.c.db.Query(a.t.Context(), `SELECT idempotency_key, id::text, state FROM executions WHERE name = 'load'`)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	stored := map[string]string{}
-	var key, id string
-	if _, err := pgx.ForEachRow(rows, []any{&key, &id}, func() error { stored[key] = id; return nil }); err != nil {
+	stored, states := map[string]string{}, map[string]string{}
+	var key, id, state string
+	if _, err := pgx.ForEachRow(rows, []any{&key, &id, &state}, func() error {
+		stored[key], states[id] = id, state
+		return nil
+	}); err != nil {
 		a.t.Fatal(err)
 	}
 	answered := 0
 	for i := range a.calls {
 		c := &a.calls[i]
+		if c.kind == kindCancel && c.code == codes.OK && states[c.execution] != "CANCELED" {
+			a.t.Errorf("the cancel of execution %s was answered OK, and it ended %s", c.execution, states[c.execution])
+		}
 		if c.kind != kindEnqueue || c.code != codes.OK {
 			continue
 		}
@@ -172,6 +182,23 @@ func (a *answers) owners() {
 				a.t.Errorf("step %s: %s of attempt %d was answered OK %s after attempt %d was granted",
 					c.step, c.kind, c.number, c.sent.Sub(g.got), g.number)
 			}
+		}
+	}
+}
+
+// promises: no lease is called lost before it is over. A renewal that was answered OK promises
+// the lease's length from when it was sent. All clocks here are one.
+func (a *answers) promises() {
+	const clockSteps = 50 * time.Millisecond // the wall clock may be set meanwhile
+	for i := range a.calls {
+		c := &a.calls[i]
+		if c.kind != kindRenew || c.code != codes.OK {
+			continue
+		}
+		row := a.attempts[c.attempt]
+		until := c.sent.Round(0).Add(a.lease)
+		if row.State == "LOST" && row.EndedAt.Before(until.Add(-clockSteps)) {
+			a.t.Errorf("attempt %s was LOST at %s; a renewal promised it until %s", c.attempt, row.EndedAt, until)
 		}
 	}
 }

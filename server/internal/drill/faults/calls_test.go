@@ -111,27 +111,43 @@ func dial(t *testing.T, addr string, options ...grpc.DialOption) *peer {
 	}
 }
 
-// client calls one replica after the other until one answers. It may be used by several
-// goroutines at once.
+// client calls a replica by chance, and leaves out for a while those that did not answer. It
+// may be used by several goroutines at once.
 type client struct {
 	rec   *recorder
 	peers []*peer
-	at    atomic.Int32 // the one that answered last
+	// avoid is until when each peer is left out, in nanoseconds since began.
+	avoid []atomic.Int64
+	began time.Time
 }
+
+const avoidFor = 3 * time.Second
 
 func newClient(t *testing.T, rec *recorder, addrs []string) *client {
 	t.Helper()
-	c := &client{rec: rec}
+	c := &client{rec: rec, avoid: make([]atomic.Int64, len(addrs)), began: time.Now()}
 	for _, addr := range addrs {
 		c.peers = append(c.peers, dial(t, addr))
 	}
-	c.at.Store(rand.Int32N(int32(len(addrs))))
 	return c
+}
+
+// choose takes a peer by chance; where all are to be left out, any.
+func (c *client) choose() int {
+	first := rand.IntN(len(c.peers))
+	for i := range c.peers {
+		at := (first + i) % len(c.peers)
+		if c.avoid[at].Load() <= int64(time.Since(c.began)) {
+			return at
+		}
+	}
+	return first
 }
 
 // once makes one call and records it; f may note what the answer says.
 func once(ctx context.Context, c *client, limit time.Duration, note *call, f func(context.Context, *peer, *call) error) {
-	p := c.peers[int(c.at.Load())%len(c.peers)]
+	at := c.choose()
+	p := c.peers[at]
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	note.addr, note.sent = p.addr, time.Now()
@@ -139,6 +155,9 @@ func once(ctx context.Context, c *client, limit time.Duration, note *call, f fun
 	note.got = time.Now()
 	note.code, note.reason, note.message = status.Code(err), reasonOf(err), status.Convert(err).Message()
 	c.rec.add(note)
+	if unknown(note.code) {
+		c.avoid[at].Store(int64(time.Since(c.began) + avoidFor))
+	}
 }
 
 // insist makes a call until its outcome is known, at another replica after each try, or until
@@ -150,7 +169,6 @@ func insist(ctx context.Context, c *client, limit time.Duration, note call, f fu
 			return note
 		}
 		note.repeat = true
-		c.at.Add(1)
 		pause(ctx, 10*time.Millisecond<<min(try, 5))
 	}
 }

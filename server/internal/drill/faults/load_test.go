@@ -19,9 +19,9 @@ import (
 type loadConfig struct {
 	producers  int           // default 4
 	workers    int           // default 20
-	executions int           // at least so many; 0: until enough is called
+	executions int           // at least so many, and more until finish is called
 	pause      time.Duration // of a producer between two executions
-	lease      time.Duration // default 2 s
+	lease      time.Duration // default 1.2 s, in full 2 s
 	steps      int           // of each execution; 0: single steps, chains and diamonds
 }
 
@@ -36,7 +36,7 @@ type load struct {
 	ids     sync.Map // of the executions that were answered OK: key → id
 	started atomic.Int64
 
-	enough    chan struct{} // closed: producers may end
+	enough    chan struct{} // closed: producers end once there are enough executions
 	once      sync.Once
 	producers sync.WaitGroup
 	workers   sync.WaitGroup
@@ -45,7 +45,7 @@ type load struct {
 
 // The limits of calls: well above what a call takes, well below how long a freeze lasts.
 const (
-	callLimit = 4 * time.Second
+	callLimit = 3 * time.Second
 	pollWait  = 5 * time.Second
 	pollLimit = 7 * time.Second
 )
@@ -62,13 +62,10 @@ func startLoad(t *testing.T, c *cluster, cfg loadConfig) *load {
 		cfg.workers = 20
 	}
 	if cfg.lease == 0 {
-		cfg.lease = 2 * time.Second
+		cfg.lease = sized(1200*time.Millisecond, 2*time.Second)
 	}
 	l := &load{t: t, c: c, cfg: cfg, rec: &recorder{}, enough: make(chan struct{})}
 	l.watch = startWatcher(t, c)
-	if cfg.executions > 0 {
-		l.stopWhenEnough()
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	t.Cleanup(func() {
@@ -149,7 +146,7 @@ func (l *load) graph() []*leaseholdv1.StepSpec {
 func newStep(name string, parents ...string) *leaseholdv1.StepSpec {
 	attempts := int32(3)
 	if rand.IntN(2) == 0 {
-		attempts = 12
+		attempts = 6
 	}
 	jitter := 0.5
 	return &leaseholdv1.StepSpec{
@@ -174,9 +171,8 @@ func (l *load) finish() {
 	for {
 		var open, events int64
 		if err := l.c.db.QueryRow(l.t.Context(), query).Scan(&open, &events); err != nil {
-			l.t.Fatalf("look for what is open: %v", err)
-		}
-		if open == 0 {
+			l.t.Logf("look for what is open: %v", err) // a connection from before a fault
+		} else if open == 0 {
 			break
 		}
 		if events != before {

@@ -73,6 +73,15 @@ func sized[T any](short, whole T) T {
 	return short
 }
 
+// alongside lets a test run beside others in the short form, where most of the time is
+// waited; in full each has the machine for itself.
+func alongside(t *testing.T) {
+	t.Helper()
+	if !full() {
+		t.Parallel()
+	}
+}
+
 // eventually waits until ok, asking often, and fails the test after the limit.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()

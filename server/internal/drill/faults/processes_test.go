@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -189,7 +188,7 @@ func (r *replica) examineLog() {
 		}
 	}
 	if r.t.Failed() {
-		r.t.Logf("log of %s:\n%s", r.name, lastLines(log, 40))
+		r.t.Logf("log of %s:\n%s", r.name, lastLines(log, 25))
 	}
 	if dir := os.Getenv("LEASEHOLD_FAULTS_LOGS"); dir != "" {
 		name := strings.ReplaceAll(r.t.Name(), "/", "_") + "-" + r.name + "-" + strconv.Itoa(os.Getpid()) + ".log"
@@ -199,10 +198,13 @@ func (r *replica) examineLog() {
 	}
 }
 
+// lastLines are the last lines of a log, but for those that only repeat that a call ended.
 func lastLines(text []byte, n int) string {
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if len(lines) <= n {
-		return strings.Join(lines, "\n")
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, "finished call") && !strings.Contains(line, "storage is unavailable") {
+			lines = append(lines, line)
+		}
 	}
-	return fmt.Sprintf("(%d lines before)\n%s", len(lines)-n, strings.Join(lines[len(lines)-n:], "\n"))
+	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
