@@ -288,9 +288,11 @@ CREATE TABLE outbox_events (
     UNIQUE (aggregate_id, sequence)
 ) WITH (fillfactor = 80);
 
--- One row per aggregate with unsettled events: only heads are claimed.
+-- One row per aggregate with unsettled events: only heads are claimed, so that a thousand
+-- events behind a poison one cost nothing. Behind a DEAD event it is infinitely far.
 CREATE TABLE outbox_heads (
     aggregate_id     uuid PRIMARY KEY,
+    next_sequence    bigint NOT NULL,      -- of its first unsettled event
     available_at     timestamptz NOT NULL,
     claim_id         uuid,
     claim_expires_at timestamptz

@@ -3,6 +3,7 @@ package drill
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,23 +32,23 @@ func TestB01_SweepNeverOverwritesASuccess(t *testing.T) {
 		}
 	}
 	together(fs...)
-	accepted := 0
-	for i, l := range leases {
+	var accepted atomic.Int32
+	each(leases, func(i int, l *leaseholdv1.Lease) {
 		switch status.Code(errs[i]) {
 		case codes.OK:
-			accepted++
-			e := w.awaitState(l.GetExecutionId(), leaseholdv1.ExecutionState_EXECUTION_STATE_SUCCEEDED)
+			accepted.Add(1)
+			e := w.get(l.GetExecutionId())
+			want(t, "execution of a success", e.GetState(), succeeded)
 			want(t, "attempts of a step that succeeded", len(e.GetSteps()[0].GetAttempts()), 1)
 		case codes.FailedPrecondition:
-			e := w.await(l.GetExecutionId(), "LOST", func(e *leaseholdv1.Execution) bool {
-				return e.GetSteps()[0].GetAttempts()[0].GetState() == leaseholdv1.AttemptState_ATTEMPT_STATE_LOST
-			})
-			want(t, "state of a lost step", e.GetSteps()[0].GetState(), leaseholdv1.StepState_STEP_STATE_READY)
+			s := w.get(l.GetExecutionId()).GetSteps()[0]
+			want(t, "refused attempt", s.GetAttempts()[0].GetState(), attemptLost)
+			want(t, "step of a lost attempt", s.GetState(), stepReady)
 		default:
 			t.Errorf("report: %v", errs[i])
 		}
-	}
-	t.Logf("%d of %d reports were accepted", accepted, n)
+	})
+	t.Logf("%d of %d reports were accepted", accepted.Load(), n)
 }
 
 // TestB04a_LateResultAfterTheNextAttemptIsRefused and leaves its trace.
@@ -156,7 +157,9 @@ func TestB14_TheSameReportAgainIsOK(t *testing.T) {
 	h := w.worker(0, 5)
 	for _, report := range []func() *leaseholdv1.ReportAttemptRequest{
 		func() *leaseholdv1.ReportAttemptRequest { return Succeeded(JSON(`{"a": 1}`)) },
-		func() *leaseholdv1.ReportAttemptRequest { return Failed(&leaseholdv1.Failure{Type: "X", Message: "no"}) },
+		func() *leaseholdv1.ReportAttemptRequest {
+			return Failed(&leaseholdv1.Failure{Type: "X", Message: "no"})
+		},
 		func() *leaseholdv1.ReportAttemptRequest { return Released("leaving", time.Hour) },
 	} {
 		id := w.enqueue(graph(&leaseholdv1.StepSpec{Name: "a", Capability: "work", RetryPolicy: retries(3, time.Hour)}))

@@ -34,14 +34,15 @@ func (w *world) register(replica int, r *leaseholdv1.RegisterWorkerRequest) *han
 // at is the same session through another replica.
 func (h *hand) at(replica int) *hand { return &hand{h.Via(h.w.Client(replica)), h.w} }
 
-// poll polls once; an error ends the test.
+// poll polls once; an error fails the test. Like what follows but for take, it may be called
+// from any goroutine.
 func (h *hand) poll(p Poll) *leaseholdv1.LeaseAttemptResponse {
 	h.w.t.Helper()
 	ctx, cancel := context.WithTimeout(h.w.ctx, p.Wait+patient)
 	defer cancel()
 	answer, err := h.Lease(ctx, p)
 	if err != nil {
-		h.w.t.Fatalf("lease: %v", err)
+		h.w.t.Errorf("lease: %v", err)
 	}
 	return answer
 }
@@ -55,7 +56,10 @@ func (h *hand) take(n int, ttl time.Duration) []*leaseholdv1.Lease {
 		if time.Since(began) > patient {
 			h.w.t.Fatalf("got %d leases of %d within %s", len(list), n, patient)
 		}
-		answer := h.poll(Poll{Max: min(n-len(list), 1000), Wait: 5 * time.Second, TTL: ttl})
+		answer, err := h.Lease(h.w.ctx, Poll{Max: min(n-len(list), 1000), Wait: 5 * time.Second, TTL: ttl})
+		if err != nil {
+			h.w.t.Fatalf("lease: %v", err)
+		}
 		list = append(list, answer.GetLeases()...)
 	}
 	return list
@@ -75,12 +79,12 @@ func (h *hand) nothing(d time.Duration) {
 	}
 }
 
-// report reports; an error ends the test.
+// report reports; an error fails the test.
 func (h *hand) report(l *leaseholdv1.Lease, r *leaseholdv1.ReportAttemptRequest) *leaseholdv1.ReportAttemptResponse {
 	h.w.t.Helper()
 	answer, err := h.Report(h.w.ctx, l, r)
 	if err != nil {
-		h.w.t.Fatalf("report %s attempt %d: %v", l.GetStepName(), l.GetAttemptNumber(), err)
+		h.w.t.Errorf("report %s attempt %d: %v", l.GetStepName(), l.GetAttemptNumber(), err)
 	}
 	return answer
 }
@@ -95,14 +99,20 @@ func (h *hand) fail(l *leaseholdv1.Lease) *leaseholdv1.ReportAttemptResponse {
 	return h.report(l, Failed(&leaseholdv1.Failure{Type: "BROKEN", Message: "it broke"}))
 }
 
-// renew renews; an error ends the test.
+// renew renews; an error fails the test.
 func (h *hand) renew(l *leaseholdv1.Lease, ttl time.Duration) *leaseholdv1.RenewLeaseResponse {
 	h.w.t.Helper()
 	answer, err := h.Renew(h.w.ctx, l, ttl)
 	if err != nil {
-		h.w.t.Fatalf("renew %s: %v", l.GetStepName(), err)
+		h.w.t.Errorf("renew %s: %v", l.GetStepName(), err)
 	}
 	return answer
+}
+
+// succeedAll reports successes, several at a time, through all replicas.
+func (h *hand) succeedAll(leases []*leaseholdv1.Lease) {
+	h.w.t.Helper()
+	each(leases, func(i int, l *leaseholdv1.Lease) { h.at(i).succeed(l) })
 }
 
 // byStep finds leases by the names of their steps.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -157,7 +158,7 @@ func (w *world) get(id string) *leaseholdv1.Execution {
 	w.t.Helper()
 	e, err := w.Client(1).Get(w.ctx, id)
 	if err != nil {
-		w.t.Fatalf("get %s: %v", id, err)
+		w.t.Errorf("get %s: %v", id, err)
 	}
 	return e
 }
@@ -222,7 +223,7 @@ func (w *world) cancel(replica int, id string) *leaseholdv1.Execution {
 	w.t.Helper()
 	answer, err := w.Client(replica).Executions.CancelExecution(w.ctx, &leaseholdv1.CancelExecutionRequest{ExecutionId: id, Reason: "asked"})
 	if err != nil {
-		w.t.Fatalf("cancel %s: %v", id, err)
+		w.t.Errorf("cancel %s: %v", id, err)
 	}
 	return answer.GetExecution()
 }
@@ -255,6 +256,16 @@ func together(fs ...func()) {
 	}
 	close(start)
 	wg.Wait()
+}
+
+// each calls f for every item, 8 at a time.
+func each[T any](list []T, f func(i int, item T)) {
+	var group errgroup.Group
+	group.SetLimit(8)
+	for i, item := range list {
+		group.Go(func() error { f(i, item); return nil })
+	}
+	_ = group.Wait()
 }
 
 // refused fails the test unless the error has this code and reason.

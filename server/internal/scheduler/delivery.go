@@ -105,14 +105,21 @@ func (d *dispatcher) replay(p *parkedPoll, live []uuid.UUID) {
 	})
 }
 
-// handBack gives grants back that reached nobody, by themselves and in the background.
+// firstDelivery is the number of a grant's own delivery; each replay raises it.
+const firstDelivery = 1
+
+// handBack gives grants back that reached nobody, by themselves and in the background. Once a
+// poll has been replayed that cannot be proved any more: one delivery may have reached the
+// worker although another found its caller gone. Such a lease ends by its own deadline.
 func (d *dispatcher) handBack(leases []LeaseView) {
-	if len(leases) == 0 {
-		return
-	}
-	grants := make([]Undelivered, len(leases))
+	var grants []Undelivered
 	for i := range leases {
-		grants[i] = Undelivered{AttemptID: leases[i].AttemptID, LeaseVersion: leases[i].LeaseVersion, Delivery: leases[i].Delivery}
+		if leases[i].Delivery == firstDelivery {
+			grants = append(grants, Undelivered{AttemptID: leases[i].AttemptID, LeaseVersion: leases[i].LeaseVersion, Delivery: firstDelivery})
+		}
+	}
+	if len(grants) == 0 {
+		return
 	}
 	d.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)

@@ -118,6 +118,7 @@ type OutboxEvent struct {
 
 type OutboxHead struct {
 	AggregateID    uuid.UUID
+	NextSequence   int64
 	AvailableAt    pgtype.Timestamptz
 	ClaimID        uuid.NullUUID
 	ClaimExpiresAt pgtype.Timestamptz
