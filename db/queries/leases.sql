@@ -29,9 +29,11 @@ SELECT attempt_id FROM leases WHERE attempt_id = ANY(@attempt_ids::uuid[]);
 
 -- name: DeleteLeases :many
 -- Ends leases: the row is the authority, and only its own version ends it. Locks and deletes
--- the rows; primary key.
+-- the rows; primary key. The LIMIT leaves out nothing: it tells the planner that the arrays are
+-- few, or a plan that was made while the table was small would walk it whole.
 DELETE FROM leases l
-USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version) u
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
 RETURNING l.attempt_id, l.expires_at;
 
@@ -39,7 +41,8 @@ RETURNING l.attempt_id, l.expires_at;
 -- Ends leases that are over, by this very statement's look: one that was renewed meanwhile
 -- stays. Locks and deletes the rows; primary key.
 DELETE FROM leases l
-USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version) u
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.expires_at <= now()
 RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
     COALESCE((SELECT w.session_id = l.session_id FROM workers w WHERE w.id = l.worker_id), false)::boolean AS session_current;
@@ -49,7 +52,8 @@ RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
 -- Locks and deletes the rows; primary key.
 DELETE FROM leases l
 USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
-        unnest(@deliveries::integer[]) AS delivery) u
+        unnest(@deliveries::integer[]) AS delivery
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.delivery = u.delivery AND NOT l.renewed
 RETURNING l.attempt_id;
 
@@ -63,15 +67,18 @@ ORDER BY execution_id, attempt_id LIMIT @batch::integer;
 
 -- name: RenewLeases :many
 -- Renews leases locked before. Never shortens and never passes a deadline; only the session
--- that is still its worker's renews. Primary key; HOT, for no index holds what changes.
+-- that is still its worker's renews. Primary keys; HOT, for no index holds what changes. LIMIT
+-- as in DeleteLeases; OFFSET 0 as in AttemptsOfNumber.
 UPDATE leases l SET expires_at = LEAST(l.cap_at, l.cancel_at, GREATEST(l.expires_at, now() + u.duration)), duration = u.duration, renewed = true
 FROM (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
-        unnest(@session_ids::uuid[]) AS session_id, unnest(@durations::interval[]) AS duration) u,
-    workers w, executions e
+        unnest(@session_ids::uuid[]) AS session_id, unnest(@durations::interval[]) AS duration
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.session_id = u.session_id
-  AND w.id = l.worker_id AND w.session_id = l.session_id AND e.id = l.execution_id
-RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining, e.stopping, l.cancel_at,
-    (l.cancel_at - now())::interval AS cancel_remaining, w.draining;
+  AND EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id OFFSET 0)
+RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining,
+    COALESCE((SELECT e.stopping FROM executions e WHERE e.id = l.execution_id), false)::boolean AS stopping, l.cancel_at,
+    (l.cancel_at - now())::interval AS cancel_remaining,
+    COALESCE((SELECT w.draining FROM workers w WHERE w.id = l.worker_id), false)::boolean AS draining;
 
 -- name: StopLeases :exec
 -- Gives the live leases of stopped executions the end of the grace. The rows were locked

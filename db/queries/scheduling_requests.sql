@@ -46,7 +46,8 @@ WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node, u.room
     FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
             unnest(@nodes::text[]) AS node, unnest(@rooms::integer[]) AS room) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node, w.room,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -66,7 +67,7 @@ WITH RECURSIVE wanted AS (
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = @claim_id::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY q.priority DESC, q.available_at LIMIT @batch::integer
+    ORDER BY l.priority DESC, q.available_at LIMIT @batch::integer
 )
 UPDATE scheduling_requests s SET claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
 FROM picked p, capabilities c
@@ -81,7 +82,8 @@ RETURNING s.step_id, s.attempt_number, s.execution_id, c.namespace, c.name AS ca
 WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.namespace, u.capability, u.node
     FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability, unnest(@nodes::text[]) AS node) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node

@@ -214,7 +214,7 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 // needs it, or it is left.
 func (d *dispatch) decide(it scheduler.DispatchItem) {
 	if a, exists := d.made[it.StepID]; exists {
-		if a.ClaimID.Valid && a.ClaimID.UUID == d.c.ClaimID && a.ID == it.AttemptID {
+		if a.ClaimID == d.c.ClaimID && a.ID == it.AttemptID {
 			d.done.Granted[it.AttemptID] = true // our own commit, whose answer was lost
 		}
 		d.drop(it)

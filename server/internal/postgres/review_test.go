@@ -35,7 +35,7 @@ func enqueueOne(t *testing.T, s *postgres.Store, capability string) scheduler.Ne
 		Steps: []task.StepSpec{{Name: "a", Capability: capability, Retry: retry, StartToClose: time.Hour}},
 	}
 	n := scheduler.NewExecution{Spec: spec, Hash: spec.Fingerprint(), IDs: task.IDs{Execution: uuid.New(), Steps: []uuid.UUID{uuid.New()}}}
-	if _, err := s.Enqueue(context.Background(), []scheduler.NewExecution{n}, true); err != nil {
+	if _, err := s.Enqueue(context.Background(), []scheduler.NewExecution{n}, true, true); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -193,7 +193,7 @@ func TestReview_ManyLargeParentsAreOmittedNotLost(t *testing.T) {
 	for range spec.Steps {
 		n.IDs.Steps = append(n.IDs.Steps, uuid.New())
 	}
-	if _, err := s.Enqueue(ctx, []scheduler.NewExecution{n}, true); err != nil {
+	if _, err := s.Enqueue(ctx, []scheduler.NewExecution{n}, true, true); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := pgx.Connect(ctx, url)

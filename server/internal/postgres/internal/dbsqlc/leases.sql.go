@@ -101,7 +101,8 @@ func (q *Queries) CreditLeases(ctx context.Context, arg CreditLeasesParams) erro
 
 const deleteExpiredLeases = `-- name: DeleteExpiredLeases :many
 DELETE FROM leases l
-USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version) u
+USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.expires_at <= now()
 RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
     COALESCE((SELECT w.session_id = l.session_id FROM workers w WHERE w.id = l.worker_id), false)::boolean AS session_current
@@ -150,7 +151,8 @@ func (q *Queries) DeleteExpiredLeases(ctx context.Context, arg DeleteExpiredLeas
 
 const deleteLeases = `-- name: DeleteLeases :many
 DELETE FROM leases l
-USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version) u
+USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
 RETURNING l.attempt_id, l.expires_at
 `
@@ -166,7 +168,8 @@ type DeleteLeasesRow struct {
 }
 
 // Ends leases: the row is the authority, and only its own version ends it. Locks and deletes
-// the rows; primary key.
+// the rows; primary key. The LIMIT leaves out nothing: it tells the planner that the arrays are
+// few, or a plan that was made while the table was small would walk it whole.
 func (q *Queries) DeleteLeases(ctx context.Context, arg DeleteLeasesParams) ([]DeleteLeasesRow, error) {
 	rows, err := q.db.Query(ctx, deleteLeases, arg.AttemptIds, arg.LeaseVersions)
 	if err != nil {
@@ -205,7 +208,8 @@ func (q *Queries) DeleteOldAnsweredRequests(ctx context.Context, batch int32) (i
 const deleteUndeliveredLeases = `-- name: DeleteUndeliveredLeases :many
 DELETE FROM leases l
 USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version,
-        unnest($3::integer[]) AS delivery) u
+        unnest($3::integer[]) AS delivery
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.delivery = u.delivery AND NOT l.renewed
 RETURNING l.attempt_id
 `
@@ -639,12 +643,14 @@ func (q *Queries) RaiseDeliveries(ctx context.Context, attemptIds []uuid.UUID) (
 const renewLeases = `-- name: RenewLeases :many
 UPDATE leases l SET expires_at = LEAST(l.cap_at, l.cancel_at, GREATEST(l.expires_at, now() + u.duration)), duration = u.duration, renewed = true
 FROM (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version,
-        unnest($3::uuid[]) AS session_id, unnest($4::interval[]) AS duration) u,
-    workers w, executions e
+        unnest($3::uuid[]) AS session_id, unnest($4::interval[]) AS duration
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.session_id = u.session_id
-  AND w.id = l.worker_id AND w.session_id = l.session_id AND e.id = l.execution_id
-RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining, e.stopping, l.cancel_at,
-    (l.cancel_at - now())::interval AS cancel_remaining, w.draining
+  AND EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id OFFSET 0)
+RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining,
+    COALESCE((SELECT e.stopping FROM executions e WHERE e.id = l.execution_id), false)::boolean AS stopping, l.cancel_at,
+    (l.cancel_at - now())::interval AS cancel_remaining,
+    COALESCE((SELECT w.draining FROM workers w WHERE w.id = l.worker_id), false)::boolean AS draining
 `
 
 type RenewLeasesParams struct {
@@ -667,7 +673,8 @@ type RenewLeasesRow struct {
 }
 
 // Renews leases locked before. Never shortens and never passes a deadline; only the session
-// that is still its worker's renews. Primary key; HOT, for no index holds what changes.
+// that is still its worker's renews. Primary keys; HOT, for no index holds what changes. LIMIT
+// as in DeleteLeases; OFFSET 0 as in AttemptsOfNumber.
 func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]RenewLeasesRow, error) {
 	rows, err := q.db.Query(ctx, renewLeases,
 		arg.AttemptIds,

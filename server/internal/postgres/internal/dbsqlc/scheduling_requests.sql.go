@@ -17,7 +17,8 @@ WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node, u.room
     FROM (SELECT unnest($3::text[]) AS namespace, unnest($4::text[]) AS capability,
             unnest($5::text[]) AS node, unnest($6::integer[]) AS room) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node, w.room,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -37,7 +38,7 @@ WITH RECURSIVE wanted AS (
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = $1::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, $7::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY q.priority DESC, q.available_at LIMIT $7::integer
+    ORDER BY l.priority DESC, q.available_at LIMIT $7::integer
 )
 UPDATE scheduling_requests s SET claim_id = $1::uuid, claim_expires_at = now() + $2::interval
 FROM picked p, capabilities c
@@ -245,7 +246,8 @@ const nextRequestsDue = `-- name: NextRequestsDue :many
 WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.namespace, u.capability, u.node
     FROM (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS capability, unnest($3::text[]) AS node) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
