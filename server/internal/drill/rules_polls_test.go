@@ -80,7 +80,7 @@ func TestPoll_ARequestIDParkedAtTwoReplicasIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.worker(0, 100)
-	for round := range count(t, 5, 50) {
+	for round := range count(t, 3, 50) {
 		var got [3][]*leaseholdv1.Lease
 		ask := Poll{Max: 2, Wait: 2 * time.Second, TTL: long, Request: fmt.Sprint("r", round)}
 		var fs []func()
