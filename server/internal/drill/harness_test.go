@@ -95,6 +95,12 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	return w
 }
 
+// newPair starts 2 replicas: enough for what is plain, and cheaper.
+func newPair(t *testing.T) *world {
+	t.Helper()
+	return newWorld(t, func(c *Config) { c.Replicas = 2 })
+}
+
 // check fails the test for every invariant that is broken, now and after some rest.
 func (w *world) check(ctx context.Context) {
 	w.t.Helper()

@@ -15,7 +15,7 @@ import (
 // TestReport_NonRetryable by the worker's word, or by the policy's.
 func TestReport_NonRetryable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	for _, failure := range []*leaseholdv1.Failure{{Type: "ANY", NonRetryable: true}, {Type: "BAD_INPUT"}} {
 		s := step("a")
@@ -32,7 +32,7 @@ func TestReport_NonRetryable(t *testing.T) {
 // TestReport_WhenTheNextAttemptIsDue: by the policy, by the failure's word, by a release's.
 func TestReport_WhenTheNextAttemptIsDue(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	s := step("a")
 	s.RetryPolicy = retries(10, 400*time.Millisecond)
@@ -62,7 +62,7 @@ func TestReport_WhenTheNextAttemptIsDue(t *testing.T) {
 // TestReport_CanceledUnasked is refused, and the lease lives on.
 func TestReport_CanceledUnasked(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	id := w.enqueue(graph(step("a")))
 	l := h.one(long)
@@ -78,7 +78,7 @@ func TestReport_CanceledUnasked(t *testing.T) {
 // TestCheckpoint_IsHandedToTheNextAttempt, the last one; and the failure before.
 func TestCheckpoint_IsHandedToTheNextAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	inTime(t, time.Second, h.leavesACheckpoint)
 	l := h.one(long) // the first was lost
@@ -132,7 +132,7 @@ func (h *hand) leavesACheckpoint(ttl time.Duration) bool {
 // TestParentOutputs_TravelWithTheLease up to 1 MiB in sum; beyond they are asked for.
 func TestParentOutputs_TravelWithTheLease(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 10)
 	for _, tt := range []struct {
 		parents, size int
@@ -200,7 +200,7 @@ func (h *hand) inputs(l *leaseholdv1.Lease) (all map[string]*leaseholdv1.Payload
 // LEASE_EXPIRED, EXECUTION_CLOSED and OUTCOME_ALREADY_RECORDED are with the cases.
 func TestLate_EachReason(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	me := &leaseholdv1.RegisterWorkerRequest{Name: "me", Capabilities: []string{"work"}, Slots: 10}
 	var again *hand
 	var l *leaseholdv1.Lease

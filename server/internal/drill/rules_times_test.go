@@ -25,7 +25,7 @@ const (
 // nothing starts before it is due is one of the invariants.
 func TestStart_FromCreatedByQueuedToRunning(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	for _, byInstant := range []bool{false, true} {
 		e := graph(step("a"))
 		e.Start = &leaseholdv1.EnqueueExecutionRequest_StartDelay{StartDelay: durationpb.New(2 * time.Second)}
@@ -75,7 +75,7 @@ func TestStart_DispatchMayComeFirst(t *testing.T) {
 // TestStart_AStepsOwnDelay counts from when its parents have ended.
 func TestStart_AStepsOwnDelay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	b := step("b", "a")
 	b.StartDelay = durationpb.New(800 * time.Millisecond)
 	id := w.enqueue(graph(step("a"), b))
@@ -93,7 +93,7 @@ func TestStart_AStepsOwnDelay(t *testing.T) {
 // TestScheduleToStart_FailsAStepThatNobodyTakes, and only such a one.
 func TestScheduleToStart_FailsAStepThatNobodyTakes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	bounded := func(limit time.Duration) *leaseholdv1.StepSpec {
 		s := step("a")
 		s.ScheduleToStartTimeout = durationpb.New(limit)
@@ -126,7 +126,7 @@ func TestScheduleToStart_FailsAStepThatNobodyTakes(t *testing.T) {
 // TestScheduleToClose_BoundsAllAttempts.
 func TestScheduleToClose_BoundsAllAttempts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	bounded := func(limit, first time.Duration) *leaseholdv1.StepSpec {
 		s := step("a")
 		s.ScheduleToCloseTimeout = durationpb.New(limit)
@@ -171,7 +171,7 @@ func TestScheduleToClose_BoundsAllAttempts(t *testing.T) {
 // TestStartToClose_EndsAnAttempt whatever its renewals, and the step is tried again.
 func TestStartToClose_EndsAnAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 2)
 	inTime(t, time.Second, func(limit time.Duration) bool {
 		s := step("a")
@@ -204,7 +204,7 @@ func TestStartToClose_EndsAnAttempt(t *testing.T) {
 // skipped.
 func TestDeadline_EndsTheExecution(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 5)
 	inTime(t, 2*time.Second, func(limit time.Duration) bool {
 		e := graph(step("runs"), step("failed before"), step("blocked", "runs"), &leaseholdv1.StepSpec{Name: "waits", Capability: "nobody"})
@@ -246,7 +246,7 @@ func (w *world) wantDeadline(got *leaseholdv1.Execution) {
 // TestDeadline_WhileCancelingEndsCanceled.
 func TestDeadline_WhileCancelingEndsCanceled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	inTime(t, 2*time.Second, func(limit time.Duration) bool {
 		e := graph(step("a"), step("b", "a"))
@@ -269,7 +269,7 @@ func TestDeadline_WhileCancelingEndsCanceled(t *testing.T) {
 // TestCancelGrace_EndsAnAttemptThatGoesOn, whatever it renews.
 func TestCancelGrace_EndsAnAttemptThatGoesOn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 3)
 	ends := func(grace time.Duration, renewed bool) bool {
 		e := graph(step("a"))
