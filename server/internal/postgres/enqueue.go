@@ -326,7 +326,7 @@ func (e *enqueue) readExisting(ctx context.Context, results []scheduler.Result[s
 		if len(e.batch[i].Spec.Steps) > maxStepsAnswered {
 			limit = 0
 		}
-		view, _, err := getExecution(ctx, e.t.q, scheduler.ExecutionQuery{ID: r.Value.Execution.ID, AfterOrdinal: -1, StepLimit: limit})
+		view, _, err := getExecution(ctx, e.t.q, scheduler.ExecutionQuery{ID: r.Value.Execution.ID, AfterOrdinal: -1, StepLimit: limit, Brief: true})
 		if err != nil {
 			return err
 		}
