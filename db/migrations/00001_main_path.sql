@@ -174,10 +174,10 @@ CREATE INDEX leases_worker ON leases (worker_id);
 
 -- Which polls were answered with grants, so that a repeat never gets further ones.
 CREATE TABLE lease_requests (
-    worker_id   uuid NOT NULL,
+    session_id  uuid NOT NULL,
     request_id  text NOT NULL,
     answered_at timestamptz NOT NULL,
-    PRIMARY KEY (worker_id, request_id)
+    PRIMARY KEY (session_id, request_id)
 );
 CREATE INDEX lease_requests_age ON lease_requests (answered_at);
 

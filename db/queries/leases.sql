@@ -62,6 +62,7 @@ RETURNING l.attempt_id;
 -- decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
 SELECT attempt_id, execution_id, lease_version FROM leases
 WHERE expires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
+  AND (cardinality(@wanted::uuid[]) = 0 OR execution_id = ANY(@wanted::uuid[]))
 ORDER BY execution_id, attempt_id LIMIT @batch::integer;
 
 -- name: RenewLeases :many
@@ -105,34 +106,35 @@ WHERE l.worker_id = @worker_id
 ORDER BY l.execution_id, l.attempt_id LIMIT @batch::integer;
 
 -- name: LeasesOfRequests :many
--- The live leases that bear polls' request ids. Takes no lock; index leases_worker.
-SELECT l.attempt_id, l.worker_id, l.request_id FROM leases l
-JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@request_ids::text[]) AS request_id) u
-  ON l.worker_id = u.worker_id AND l.request_id = u.request_id;
+-- The live leases that bear polls' request ids, of the session that asked. Takes no lock; index
+-- leases_worker.
+SELECT l.attempt_id, l.session_id, l.request_id FROM leases l
+JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@session_ids::uuid[]) AS session_id, unnest(@request_ids::text[]) AS request_id) u
+  ON l.worker_id = u.worker_id AND l.session_id = u.session_id AND l.request_id = u.request_id;
 
 -- name: RaiseDeliveries :many
--- A replay of grants: from now on only this delivery can hand them back. Locks the rows in
--- order of id, leaving out those that another holds; primary key.
+-- A replay of grants: from now on only this delivery can hand them back, and it is told which
+-- one it is. Locks the rows in order of id, waiting; primary key.
 UPDATE leases l SET delivery = l.delivery + 1
-WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE SKIP LOCKED)
-RETURNING l.attempt_id;
+WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE)
+RETURNING l.attempt_id, l.delivery;
 
 -- name: AnsweredRequests :many
--- Which polls were answered with grants before. Takes no lock; primary key (worker_id, request_id).
-SELECT r.worker_id, r.request_id FROM lease_requests r
-JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@request_ids::text[]) AS request_id) u
-  ON r.worker_id = u.worker_id AND r.request_id = u.request_id;
+-- Which polls were answered with grants before. Takes no lock; primary key (session_id, request_id).
+SELECT r.session_id, r.request_id FROM lease_requests r
+JOIN (SELECT unnest(@session_ids::uuid[]) AS session_id, unnest(@request_ids::text[]) AS request_id) u
+  ON r.session_id = u.session_id AND r.request_id = u.request_id;
 
 -- name: InsertAnsweredRequests :exec
 -- Remembers polls that are answered with grants, under their workers' locks. Locks the new
--- rows; primary key (worker_id, request_id).
-INSERT INTO lease_requests (worker_id, request_id, answered_at)
-SELECT unnest(@worker_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
+-- rows; primary key (session_id, request_id).
+INSERT INTO lease_requests (session_id, request_id, answered_at)
+SELECT unnest(@session_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
 
 -- name: DeleteOldAnsweredRequests :execrows
 -- Forgets polls that are older than a day, some at a time. Locks and deletes the rows; index lease_requests_age.
-DELETE FROM lease_requests WHERE (worker_id, request_id) IN (
-    SELECT r.worker_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+DELETE FROM lease_requests WHERE (session_id, request_id) IN (
+    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
     ORDER BY r.answered_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
 
 -- name: CreditLeases :exec

@@ -1,12 +1,19 @@
--- name: InsertSteps :exec
--- The steps of new executions. Locks the new rows; primary key and (execution_id, ordinal).
+-- name: InsertSteps :execrows
+-- The steps of new executions; one whose capability has no row is left out, and missed. Locks
+-- the new rows; primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
 INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
     start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
-SELECT unnest(@ids::uuid[]), unnest(@execution_ids::uuid[]), unnest(@ordinals::integer[]), unnest(@names::text[]),
-    unnest(@capability_ids::integer[]), unnest(@nodes::text[]), unnest(@priorities::smallint[]), unnest(@states::text[]),
-    unnest(@retry_policies::jsonb[]), unnest(@schedule_to_starts::interval[]), unnest(@start_to_closes::interval[]),
-    unnest(@schedule_to_closes::interval[]), unnest(@start_delays::interval[]), unnest(@has_children::boolean[]),
-    unnest(@waiting_parents::integer[]), unnest(@opened_ats::timestamptz[]), unnest(@input_bytes::integer[]);
+SELECT u.id, u.execution_id, u.ordinal, u.name, c.id, u.node, u.priority, u.state, u.retry_policy, u.schedule_to_start,
+    u.start_to_close, u.schedule_to_close, u.start_delay, u.has_children, u.waiting_parents, u.opened_at, u.input_bytes
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@execution_ids::uuid[]) AS execution_id, unnest(@ordinals::integer[]) AS ordinal,
+        unnest(@names::text[]) AS name, unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
+        unnest(@nodes::text[]) AS node, unnest(@priorities::smallint[]) AS priority, unnest(@states::text[]) AS state,
+        unnest(@retry_policies::jsonb[]) AS retry_policy, unnest(@schedule_to_starts::interval[]) AS schedule_to_start,
+        unnest(@start_to_closes::interval[]) AS start_to_close, unnest(@schedule_to_closes::interval[]) AS schedule_to_close,
+        unnest(@start_delays::interval[]) AS start_delay, unnest(@has_children::boolean[]) AS has_children,
+        unnest(@waiting_parents::integer[]) AS waiting_parents, unnest(@opened_ats::timestamptz[]) AS opened_at,
+        unnest(@input_bytes::integer[]) AS input_bytes) u
+CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c;
 
 -- name: StepsByID :many
 -- Steps with their live attempt, or zeros: the next number's row exists exactly while it is

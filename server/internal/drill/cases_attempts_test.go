@@ -10,7 +10,7 @@ import (
 // TestB22_MaximumAttemptsMeansAttempts: 1 is one, 3 are three.
 func TestB22_MaximumAttemptsMeansAttempts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	for _, most := range []int32{1, 3} {
 		id := w.enqueue(graph(&leaseholdv1.StepSpec{Name: "a", Capability: "work", RetryPolicy: retries(most, time.Millisecond)}))
@@ -36,7 +36,7 @@ func TestB22_MaximumAttemptsMeansAttempts(t *testing.T) {
 // TestB28_AHandBackDoesNotCount against maximum_attempts, but takes a number.
 func TestB28_AHandBackDoesNotCount(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	id := w.enqueue(graph(&leaseholdv1.StepSpec{Name: "a", Capability: "work", RetryPolicy: retries(2, time.Millisecond)}))
 	for n := range int32(5) {

@@ -107,7 +107,7 @@ func TestB34_CancelDuringBackoff(t *testing.T) {
 	time.Sleep(backoff / 3) // the scenario: in the middle of it
 	e := w.cancel(1, id)
 	want(t, "at once", e.GetState(), canceled)
-	h.nothing(time.Until(due) + backoff)
+	h.nothing(max(time.Until(due), 0) + backoff)
 	e = w.get(id)
 	want(t, "execution", e.GetState(), canceled)
 	for _, name := range []string{"a", "b"} {

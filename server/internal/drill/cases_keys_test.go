@@ -65,7 +65,7 @@ func (w *world) enqueueAs(i int, request *leaseholdv1.EnqueueExecutionRequest) (
 // TestB58_MeaningAndLifeOfAKey, alike on single and batch calls.
 func TestB58_MeaningAndLifeOfAKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	make := func() *leaseholdv1.EnqueueExecutionRequest {
 		e := graph(&leaseholdv1.StepSpec{Name: "a", Capability: "work", Input: JSON(`{"n": 1}`), RetryPolicy: retries(1, time.Second)})
@@ -129,7 +129,7 @@ func wantReused(t *testing.T, what string, err error, id string) {
 // TestEmptyKey_IsNoKey: each such call is another execution.
 func TestEmptyKey_IsNoKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	e := graph(step("a"))
 	e.IdempotencyKey = ""
 	if first, second := w.enqueue(e), w.enqueue(e); first == second {

@@ -15,7 +15,7 @@ import (
 // TestB98_NULInPayloadsAndResults: payloads come back byte for byte; in texts NUL is replaced.
 func TestB98_NULInPayloadsAndResults(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 4)
 	for _, text := range []string{
 		`{"x":"a\u0000b"}`, `"\ud800 alone"`, `{"n": 12345678901234567890.10, "n": 1e400,  "a":[ ] }`, ` "\/ é €" `, `null`,
@@ -58,7 +58,7 @@ func TestB98_NULInPayloadsAndResults(t *testing.T) {
 // otherwise.
 func TestB101_AResultOverTheLimit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 4)
 	limit := int(h.Welcome.GetMaxPayloadBytes())
 	for _, size := range []int{limit - 1, limit} {

@@ -65,6 +65,20 @@ func (h *hand) take(n int, ttl time.Duration) []*leaseholdv1.Lease {
 	return list
 }
 
+// within is take, but gives up when the time is over.
+func (h *hand) within(n int, limit time.Duration) ([]*leaseholdv1.Lease, bool) {
+	h.w.t.Helper()
+	var list []*leaseholdv1.Lease
+	for began := time.Now(); len(list) < n; {
+		left := limit - time.Since(began)
+		if left <= 0 {
+			return nil, false
+		}
+		list = append(list, h.poll(Poll{Max: n - len(list), Wait: left, TTL: long}).GetLeases()...)
+	}
+	return list, true
+}
+
 // one polls until it has one lease.
 func (h *hand) one(ttl time.Duration) *leaseholdv1.Lease {
 	h.w.t.Helper()
@@ -94,9 +108,14 @@ func (h *hand) succeed(l *leaseholdv1.Lease) *leaseholdv1.ReportAttemptResponse 
 	return h.report(l, Succeeded(JSON(`"done"`)))
 }
 
+// broken is the failure of an attempt that may be tried again.
+func broken() *leaseholdv1.ReportAttemptRequest {
+	return Failed(&leaseholdv1.Failure{Type: "BROKEN", Message: "it broke"})
+}
+
 func (h *hand) fail(l *leaseholdv1.Lease) *leaseholdv1.ReportAttemptResponse {
 	h.w.t.Helper()
-	return h.report(l, Failed(&leaseholdv1.Failure{Type: "BROKEN", Message: "it broke"}))
+	return h.report(l, broken())
 }
 
 // renew renews; an error fails the test.

@@ -54,6 +54,20 @@ func count(t *testing.T, small, full int) int {
 // patient bounds every wait for something that has to come: long, for the machine may be slow.
 const patient = 40 * time.Second
 
+// inTime runs a scenario that has to come to its point before a timeout of the service: with
+// longer and longer timeouts, until it says that it came there, for the machine may be slow.
+func inTime(t *testing.T, limit time.Duration, scenario func(limit time.Duration) bool) {
+	t.Helper()
+	for range 6 {
+		if scenario(limit) {
+			return
+		}
+		t.Logf("%s were not enough on this machine now", limit)
+		limit *= 2
+	}
+	t.Fatal("the machine is too slow for this scenario")
+}
+
 // world is a cluster under test. When the test ends, every invariant is checked.
 type world struct {
 	*Cluster
@@ -79,6 +93,12 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 		cluster.Stop()
 	})
 	return w
+}
+
+// newPair starts 2 replicas: enough for what is plain, and cheaper.
+func newPair(t *testing.T) *world {
+	t.Helper()
+	return newWorld(t, func(c *Config) { c.Replicas = 2 })
 }
 
 // check fails the test for every invariant that is broken, now and after some rest.

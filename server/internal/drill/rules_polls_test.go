@@ -28,7 +28,7 @@ func grants(leases []*leaseholdv1.Lease) string {
 // replica; and once they are over nothing.
 func TestPoll_ARepeatedRequestIDGetsTheSameLiveGrants(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	w.enqueueMany(6, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
 	h := w.worker(0, 10)
 	ask := Poll{Max: 2, Wait: 5 * time.Second, TTL: long, Request: "r1"}
@@ -53,7 +53,7 @@ func TestPoll_ARepeatedRequestIDGetsTheSameLiveGrants(t *testing.T) {
 // TestPoll_ARepeatTakesTheParkedOnesPlace: the first is answered empty, the second gets the work.
 func TestPoll_ARepeatTakesTheParkedOnesPlace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 10)
 	answers := make(chan []*leaseholdv1.Lease, 2)
 	for range 2 {
@@ -80,7 +80,7 @@ func TestPoll_ARequestIDParkedAtTwoReplicasIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.worker(0, 100)
-	for round := range count(t, 5, 50) {
+	for round := range count(t, 3, 50) {
 		var got [3][]*leaseholdv1.Lease
 		ask := Poll{Max: 2, Wait: 2 * time.Second, TTL: long, Request: fmt.Sprint("r", round)}
 		var fs []func()
@@ -118,7 +118,7 @@ func (h *hand) finish(n int) {
 // TestPoll_WaitOfZeroIsAnsweredAtOnce, with what is ready.
 func TestPoll_WaitOfZeroIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 10)
 	for i := range 3 {
 		began := time.Now()
@@ -141,7 +141,7 @@ func TestPoll_WaitOfZeroIsAnsweredAtOnce(t *testing.T) {
 // TestPoll_MoreThanItsSlotsAWorkerNeverGets.
 func TestPoll_MoreThanItsSlotsAWorkerNeverGets(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	w.enqueueMany(8, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
 	h := w.worker(0, 3)
 	held := h.take(3, long)
@@ -155,7 +155,7 @@ func TestPoll_MoreThanItsSlotsAWorkerNeverGets(t *testing.T) {
 // TestPoll_AFreedSlotWakesAParkedPoll of the same worker at another replica.
 func TestPoll_AFreedSlotWakesAParkedPoll(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	w.enqueueMany(3, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
 	h := w.worker(0, 1)
 	held := h.one(long)
@@ -176,7 +176,7 @@ func TestPoll_AFreedSlotWakesAParkedPoll(t *testing.T) {
 // TestPlacement_NodesCapabilitiesAndNamespaces: what a worker cannot run hides nothing.
 func TestPlacement_NodesCapabilitiesAndNamespaces(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	pinned := func(node string, priority int32) *leaseholdv1.EnqueueExecutionRequest {
 		s := step("a")
 		s.Node, s.Priority = node, &priority
@@ -208,7 +208,7 @@ func TestPlacement_NodesCapabilitiesAndNamespaces(t *testing.T) {
 // TestPriority_BetweenStepsAndOldestFirst.
 func TestPriority_BetweenStepsAndOldestFirst(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	of := func(name string, p int32) *leaseholdv1.StepSpec {
 		return &leaseholdv1.StepSpec{Name: name, Capability: "work", Priority: &p}
 	}
@@ -229,7 +229,7 @@ func TestPriority_BetweenStepsAndOldestFirst(t *testing.T) {
 // TestPoll_UnknownWorkerOrSession.
 func TestPoll_UnknownWorkerOrSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	strange := *h.Worker
 	strange.Session = h.ID
@@ -243,7 +243,7 @@ func TestPoll_UnknownWorkerOrSession(t *testing.T) {
 // TestPoll_WhatReachedItsWorkerIsNotHandedBack because the caller of a repeat has left.
 func TestPoll_WhatReachedItsWorkerIsNotHandedBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	n := count(t, 24, 300)
 	w.enqueueMany(n, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
 	h := w.worker(0, int32(n))
@@ -262,7 +262,7 @@ func TestPoll_WhatReachedItsWorkerIsNotHandedBack(t *testing.T) {
 // a lease's time.
 func TestPoll_ACallerThatLeftGetsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	gone, there := w.worker(0, 100), w.worker(0, 100)
 	for range count(t, 10, 200) {
 		ctx, cancel := context.WithCancel(w.ctx)

@@ -16,7 +16,7 @@ import (
 // TestBatchEnqueue_AllOrNothing, with the results in order.
 func TestBatchEnqueue_AllOrNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	used := w.enqueue(&leaseholdv1.EnqueueExecutionRequest{Name: "first", IdempotencyKey: "used", Steps: []*leaseholdv1.StepSpec{step("a")}})
 	batch := func(last *leaseholdv1.EnqueueExecutionRequest) (*leaseholdv1.BatchEnqueueExecutionsResponse, error) {
 		return w.Client(1).Executions.BatchEnqueueExecutions(w.ctx, &leaseholdv1.BatchEnqueueExecutionsRequest{
@@ -62,7 +62,7 @@ func TestBatchEnqueue_AllOrNothing(t *testing.T) {
 // TestValidateOnly_StoresNothing.
 func TestValidateOnly_StoresNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	good := graph(step("a"), step("b", "a"))
 	good.ValidateOnly = true
 	answer, err := w.Client(0).Executions.EnqueueExecution(w.ctx, good)
@@ -81,7 +81,7 @@ func TestValidateOnly_StoresNothing(t *testing.T) {
 // TestGetExecution_ByIDKeyAndStepNames.
 func TestGetExecution_ByIDKeyAndStepNames(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	e := graph(step("a"), step("b", "a"), step("c", "a", "b"))
 	e.Namespace, e.IdempotencyKey, e.Labels = "ns", "k", map[string]string{"x": "y"}
 	e.Steps[0].Input = JSON(`1`)
@@ -116,7 +116,7 @@ func TestGetExecution_ByIDKeyAndStepNames(t *testing.T) {
 // TestGetExecution_ManyStepsComeInPages, and so does their timeline.
 func TestGetExecution_ManyStepsComeInPages(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	const n = 1205
 	steps := []*leaseholdv1.StepSpec{step("root")}
 	for i := range n - 1 {
@@ -153,7 +153,7 @@ func TestGetExecution_ManyStepsComeInPages(t *testing.T) {
 // TestListExecutions_Filters.
 func TestListExecutions_Filters(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	named := func(name string, labels map[string]string) string {
 		e := graph(step("a"))
 		e.Name, e.Labels = name, labels
@@ -209,7 +209,7 @@ func TestListExecutions_Filters(t *testing.T) {
 // TestPageTokens_AreBoundToTheirQuestion.
 func TestPageTokens_AreBoundToTheirQuestion(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	ids := w.enqueueMany(5, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a"), step("b")) })
 	list, err := w.Client(0).Executions.ListExecutions(w.ctx, &leaseholdv1.ListExecutionsRequest{PageSize: 2})
 	if err != nil || list.GetNextPageToken() == "" {

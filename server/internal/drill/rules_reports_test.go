@@ -15,7 +15,7 @@ import (
 // TestReport_NonRetryable by the worker's word, or by the policy's.
 func TestReport_NonRetryable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	for _, failure := range []*leaseholdv1.Failure{{Type: "ANY", NonRetryable: true}, {Type: "BAD_INPUT"}} {
 		s := step("a")
@@ -32,7 +32,7 @@ func TestReport_NonRetryable(t *testing.T) {
 // TestReport_WhenTheNextAttemptIsDue: by the policy, by the failure's word, by a release's.
 func TestReport_WhenTheNextAttemptIsDue(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	s := step("a")
 	s.RetryPolicy = retries(10, 400*time.Millisecond)
@@ -62,7 +62,7 @@ func TestReport_WhenTheNextAttemptIsDue(t *testing.T) {
 // TestReport_CanceledUnasked is refused, and the lease lives on.
 func TestReport_CanceledUnasked(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
 	id := w.enqueue(graph(step("a")))
 	l := h.one(long)
@@ -78,28 +78,10 @@ func TestReport_CanceledUnasked(t *testing.T) {
 // TestCheckpoint_IsHandedToTheNextAttempt, the last one; and the failure before.
 func TestCheckpoint_IsHandedToTheNextAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 1)
-	s := step("a")
-	s.RetryPolicy = retries(9, time.Millisecond)
-	id := w.enqueue(graph(s))
-	l := h.one(time.Second)
-	if l.GetCheckpoint() != nil || l.GetPreviousFailure() != nil {
-		t.Errorf("a first attempt has checkpoint %v and failure %v", l.GetCheckpoint(), l.GetPreviousFailure())
-	}
-	half := 0.5
-	_, err := w.Client(1).Workers.RenewLease(w.ctx, &leaseholdv1.RenewLeaseRequest{
-		AttemptId: l.GetAttemptId(), LeaseVersion: l.GetLeaseVersion(), SessionId: h.Session, LeaseDuration: durationpb.New(time.Second),
-		Checkpoint: JSON(`{"at":1}`), Progress: &half, ProgressMessage: "half\x00way",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := w.stepOf(id, "a").GetAttempts()[0]
-	want(t, "progress", a.GetProgress(), half)
-	want(t, "message", a.GetProgressMessage(), "half\uFFFDway")
-
-	l = h.one(long) // the first was lost
+	inTime(t, time.Second, h.leavesACheckpoint)
+	l := h.one(long) // the first was lost
 	want(t, "checkpoint of a lost one", l.GetCheckpoint().GetJson(), `{"at":1}`)
 	want(t, "its failure", l.GetPreviousFailure().GetType(), "LEASE_LOST")
 	failure := Failed(&leaseholdv1.Failure{Type: "X", Message: "y", Details: JSON(`[1]`)})
@@ -122,10 +104,35 @@ func TestCheckpoint_IsHandedToTheNextAttempt(t *testing.T) {
 	h.succeed(l)
 }
 
+// leavesACheckpoint renews with one, once, and is then silent.
+func (h *hand) leavesACheckpoint(ttl time.Duration) bool {
+	t := h.w.t
+	s := step("a")
+	s.RetryPolicy = retries(9, time.Millisecond)
+	id := h.w.enqueue(graph(s))
+	l := h.one(ttl)
+	if l.GetCheckpoint() != nil || l.GetPreviousFailure() != nil {
+		t.Errorf("a first attempt has checkpoint %v and failure %v", l.GetCheckpoint(), l.GetPreviousFailure())
+	}
+	half := 0.5
+	_, err := h.w.Client(1).Workers.RenewLease(h.w.ctx, &leaseholdv1.RenewLeaseRequest{
+		AttemptId: l.GetAttemptId(), LeaseVersion: l.GetLeaseVersion(), SessionId: h.Session, LeaseDuration: durationpb.New(time.Second),
+		Checkpoint: JSON(`{"at":1}`), Progress: &half, ProgressMessage: "half\x00way",
+	})
+	if err != nil {
+		h.w.cancel(0, id)
+		return false
+	}
+	a := h.w.stepOf(id, "a").GetAttempts()[0]
+	want(t, "progress", a.GetProgress(), half)
+	want(t, "message", a.GetProgressMessage(), "half\uFFFDway")
+	return true
+}
+
 // TestParentOutputs_TravelWithTheLease up to 1 MiB in sum; beyond they are asked for.
 func TestParentOutputs_TravelWithTheLease(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 10)
 	for _, tt := range []struct {
 		parents, size int
@@ -193,32 +200,30 @@ func (h *hand) inputs(l *leaseholdv1.Lease) (all map[string]*leaseholdv1.Payload
 // LEASE_EXPIRED, EXECUTION_CLOSED and OUTCOME_ALREADY_RECORDED are with the cases.
 func TestLate_EachReason(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	h := w.register(0, &leaseholdv1.RegisterWorkerRequest{Name: "me", Capabilities: []string{"work"}, Slots: 10})
-	id := w.enqueue(graph(step("a")))
-	l := h.one(2 * time.Second)
-
-	guess := &leaseholdv1.Lease{AttemptId: l.GetAttemptId(), LeaseVersion: l.GetLeaseVersion() + 1}
-	_, err := h.Report(w.ctx, guess, Succeeded(nil))
-	refused(t, err, codes.FailedPrecondition, "LEASE_SUPERSEDED")
-	_, err = h.Renew(w.ctx, guess, time.Minute)
-	refused(t, err, codes.FailedPrecondition, "LEASE_SUPERSEDED")
-	guess.AttemptId = uuid.NewString()
-	_, err = h.Report(w.ctx, guess, Succeeded(nil))
-	refused(t, err, codes.NotFound, "ATTEMPT_NOT_FOUND")
-	_, err = h.Renew(w.ctx, guess, time.Minute)
-	refused(t, err, codes.NotFound, "ATTEMPT_NOT_FOUND")
-
-	again := w.register(1, &leaseholdv1.RegisterWorkerRequest{Name: "me", Capabilities: []string{"work"}, Slots: 10})
-	w.await(id, "the end of the attempt", func(e *leaseholdv1.Execution) bool {
-		return e.GetSteps()[0].GetAttempts()[0].GetState() == attemptLost
+	w := newPair(t)
+	me := &leaseholdv1.RegisterWorkerRequest{Name: "me", Capabilities: []string{"work"}, Slots: 10}
+	var again *hand
+	var l *leaseholdv1.Lease
+	inTime(t, 2*time.Second, func(limit time.Duration) bool {
+		h := w.register(0, me)
+		id := w.enqueue(graph(step("a")))
+		l = h.one(limit)
+		again = w.register(1, me)
+		if w.stepOf(id, "a").GetState() != stepRunning {
+			again.finish(1)
+			return false
+		}
+		h.wantUnknown(l)
+		w.await(id, "the end of the attempt", func(e *leaseholdv1.Execution) bool {
+			return e.GetSteps()[0].GetAttempts()[0].GetState() == attemptLost
+		})
+		_, err := h.Report(w.ctx, l, Succeeded(nil))
+		refused(t, err, codes.FailedPrecondition, "SESSION_SUPERSEDED")
+		w.wantLateEntry(id, l, "SESSION_SUPERSEDED", 1)
+		return true
 	})
-	_, err = h.Report(w.ctx, l, Succeeded(nil))
-	refused(t, err, codes.FailedPrecondition, "SESSION_SUPERSEDED")
-	w.wantLateEntry(id, l, "SESSION_SUPERSEDED", 1)
-
 	second := again.one(long)
-	_, err = again.at(2).Report(w.ctx, l, Succeeded(nil)) // the first reason that fits
+	_, err := again.at(2).Report(w.ctx, l, Succeeded(nil)) // the first reason that fits
 	refused(t, err, codes.FailedPrecondition, "SESSION_SUPERSEDED")
 	if _, err := w.Client(0).Workers.DeregisterWorker(w.ctx, &leaseholdv1.DeregisterWorkerRequest{
 		WorkerId: again.ID, SessionId: again.Session, Force: true,
@@ -233,4 +238,20 @@ func TestLate_EachReason(t *testing.T) {
 	_, err = again.Renew(w.ctx, second, time.Minute)
 	refused(t, err, codes.FailedPrecondition, "LEASE_REVOKED")
 	last.succeed(third)
+}
+
+// wantUnknown guesses at versions and attempts.
+func (h *hand) wantUnknown(l *leaseholdv1.Lease) {
+	t := h.w.t
+	t.Helper()
+	guess := &leaseholdv1.Lease{AttemptId: l.GetAttemptId(), LeaseVersion: l.GetLeaseVersion() + 1}
+	_, err := h.Report(h.w.ctx, guess, Succeeded(nil))
+	refused(t, err, codes.FailedPrecondition, "LEASE_SUPERSEDED")
+	_, err = h.Renew(h.w.ctx, guess, time.Minute)
+	refused(t, err, codes.FailedPrecondition, "LEASE_SUPERSEDED")
+	guess.AttemptId = uuid.NewString()
+	_, err = h.Report(h.w.ctx, guess, Succeeded(nil))
+	refused(t, err, codes.NotFound, "ATTEMPT_NOT_FOUND")
+	_, err = h.Renew(h.w.ctx, guess, time.Minute)
+	refused(t, err, codes.NotFound, "ATTEMPT_NOT_FOUND")
 }

@@ -39,7 +39,7 @@ func (p parked) early(t *testing.T) {
 // TestDrain_AnswersPollsAndGivesNothingMore; what is live stays.
 func TestDrain_AnswersPollsAndGivesNothingMore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 5)
 	id := w.enqueue(graph(step("a")))
 	l := h.one(long)
@@ -74,7 +74,7 @@ func TestDrain_AnswersPollsAndGivesNothingMore(t *testing.T) {
 // TestDeregister_IsRefusedWhileLeasesLive, unless forced: then they are LOST at once.
 func TestDeregister_IsRefusedWhileLeasesLive(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 5)
 	w.enqueueMany(2, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
 	leases := h.take(2, long)
@@ -114,7 +114,7 @@ func TestDeregister_IsRefusedWhileLeasesLive(t *testing.T) {
 // work; its leases stay its own, and its reports count until their deadline.
 func TestSession_ASupersededOneIsToldSoon(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	me := &leaseholdv1.RegisterWorkerRequest{Name: "me", Capabilities: []string{"work"}, Slots: 30}
 	old := w.register(0, me)
 	id := w.enqueue(graph(step("a")))
@@ -143,7 +143,7 @@ func TestSession_ASupersededOneIsToldSoon(t *testing.T) {
 // TestRegister_TheSameRequestIDOpensOneSession.
 func TestRegister_TheSameRequestIDOpensOneSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	me := &leaseholdv1.RegisterWorkerRequest{Name: "me", Capabilities: []string{"work"}, RequestId: "once"}
 	first, again := w.register(0, me), w.register(1, me)
 	want(t, "worker", again.ID, first.ID)

@@ -25,7 +25,7 @@ const (
 // nothing starts before it is due is one of the invariants.
 func TestStart_FromCreatedByQueuedToRunning(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	for _, byInstant := range []bool{false, true} {
 		e := graph(step("a"))
 		e.Start = &leaseholdv1.EnqueueExecutionRequest_StartDelay{StartDelay: durationpb.New(2 * time.Second)}
@@ -75,7 +75,7 @@ func TestStart_DispatchMayComeFirst(t *testing.T) {
 // TestStart_AStepsOwnDelay counts from when its parents have ended.
 func TestStart_AStepsOwnDelay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	b := step("b", "a")
 	b.StartDelay = durationpb.New(800 * time.Millisecond)
 	id := w.enqueue(graph(step("a"), b))
@@ -93,59 +93,76 @@ func TestStart_AStepsOwnDelay(t *testing.T) {
 // TestScheduleToStart_FailsAStepThatNobodyTakes, and only such a one.
 func TestScheduleToStart_FailsAStepThatNobodyTakes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	s := func() *leaseholdv1.StepSpec {
+	w := newPair(t)
+	bounded := func(limit time.Duration) *leaseholdv1.StepSpec {
 		s := step("a")
-		s.ScheduleToStartTimeout = durationpb.New(time.Second)
+		s.ScheduleToStartTimeout = durationpb.New(limit)
 		s.RetryPolicy = retries(3, time.Millisecond)
 		return s
 	}
-	id := w.enqueue(graph(s(), step("b", "a")))
+	id := w.enqueue(graph(bounded(time.Second), step("b", "a")))
 	e := w.awaitState(id, failed)
 	want(t, "why", find(t, e, "a").GetRetryStoppedBecause(), "SCHEDULE_TO_START_TIMEOUT")
 	want(t, "attempts", len(find(t, e, "a").GetAttempts()), 0)
 	want(t, "b", find(t, e, "b").GetState(), stepSkipped)
 
-	id = w.enqueue(graph(s()))
 	h := w.worker(0, 1)
-	l := h.one(long)
-	h.nothing(1500 * time.Millisecond)
-	want(t, "one that runs", w.stepOf(id, "a").GetState(), stepRunning)
-	h.fail(l)
-	s2 := w.awaitStep(id, "a", stepFailed) // its second wait is too long
-	want(t, "why", s2.GetRetryStoppedBecause(), "SCHEDULE_TO_START_TIMEOUT")
-	want(t, "failure that is kept", s2.GetFailure().GetMessage(), "it broke")
+	inTime(t, time.Second, func(limit time.Duration) bool {
+		id := w.enqueue(graph(bounded(limit)))
+		leases, ok := h.within(1, limit)
+		if !ok {
+			return false
+		}
+		h.nothing(limit + limit/2)
+		want(t, "one that runs", w.stepOf(id, "a").GetState(), stepRunning)
+		h.fail(leases[0])
+		s := w.awaitStep(id, "a", stepFailed) // its second wait is too long
+		want(t, "why", s.GetRetryStoppedBecause(), "SCHEDULE_TO_START_TIMEOUT")
+		want(t, "failure that is kept", s.GetFailure().GetMessage(), "it broke")
+		return true
+	})
 }
 
 // TestScheduleToClose_BoundsAllAttempts.
 func TestScheduleToClose_BoundsAllAttempts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	bounded := func(first time.Duration) *leaseholdv1.StepSpec {
+	w := newPair(t)
+	bounded := func(limit, first time.Duration) *leaseholdv1.StepSpec {
 		s := step("a")
-		s.ScheduleToCloseTimeout = durationpb.New(2500 * time.Millisecond)
+		s.ScheduleToCloseTimeout = durationpb.New(limit)
 		s.RetryPolicy = retries(9, first)
 		return s
 	}
 	h := w.worker(0, 2)
-	id := w.enqueue(graph(bounded(time.Millisecond)))
-	h.fail(h.one(long))
-	l := h.one(long)
-	if got := l.GetLeaseDuration().AsDuration(); got > 2500*time.Millisecond {
-		t.Errorf("a lease of %s outlasts the timeout", got)
-	}
-	s := w.awaitStep(id, "a", stepFailed)
-	want(t, "why", s.GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
-	want(t, "attempt", s.GetAttempts()[1].GetState(), attemptTimedOut)
-	want(t, "reason", s.GetAttempts()[1].GetReason(), "schedule_to_close_timeout")
-	want(t, "last real error", s.GetFailure().GetMessage(), "it broke")
+	inTime(t, 2*time.Second, func(limit time.Duration) bool {
+		id := w.enqueue(graph(bounded(limit, time.Millisecond)))
+		leases, ok := h.within(1, limit)
+		if !ok {
+			return false
+		}
+		if _, err := h.Report(w.ctx, leases[0], broken()); err != nil {
+			return false
+		}
+		if leases, ok = h.within(1, limit); !ok {
+			return false
+		}
+		if got := leases[0].GetLeaseDuration().AsDuration(); got > limit {
+			t.Errorf("a lease of %s outlasts the timeout", got)
+		}
+		s := w.awaitStep(id, "a", stepFailed)
+		want(t, "why", s.GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
+		want(t, "attempt", s.GetAttempts()[1].GetState(), attemptTimedOut)
+		want(t, "reason", s.GetAttempts()[1].GetReason(), "schedule_to_close_timeout")
+		want(t, "last real error", s.GetFailure().GetMessage(), "it broke")
+		return true
+	})
 
-	id = w.enqueue(graph(bounded(time.Hour))) // no attempt could begin in time
+	id := w.enqueue(graph(bounded(30*time.Minute, time.Hour))) // no attempt could begin in time
 	answer := h.fail(h.one(long))
 	want(t, "at once", answer.GetStepState(), stepFailed)
 	want(t, "why", w.stepOf(id, "a").GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
 
-	absent := bounded(time.Millisecond)
+	absent := bounded(time.Second, time.Millisecond)
 	absent.Capability = "nobody"
 	id = w.enqueue(graph(absent))
 	want(t, "nobody came", w.awaitStep(id, "a", stepFailed).GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
@@ -154,41 +171,65 @@ func TestScheduleToClose_BoundsAllAttempts(t *testing.T) {
 // TestStartToClose_EndsAnAttempt whatever its renewals, and the step is tried again.
 func TestStartToClose_EndsAnAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	s := step("a")
-	s.StartToCloseTimeout = durationpb.New(1500 * time.Millisecond)
-	s.RetryPolicy = retries(2, time.Millisecond)
-	id := w.enqueue(graph(s))
+	w := newPair(t)
 	h := w.worker(0, 2)
-	l := h.one(time.Second)
-	if renewed := h.renew(l, long); renewed.GetExpireTime().AsTime().After(l.GetStartToCloseDeadline().AsTime()) {
-		t.Error("a renewal went beyond the timeout")
-	}
-	second := h.one(long)
-	want(t, "next", second.GetAttemptNumber(), int32(2))
-	a := w.stepOf(id, "a").GetAttempts()[0]
-	want(t, "first attempt", a.GetState(), attemptTimedOut)
-	want(t, "reason", a.GetReason(), "start_to_close_timeout")
-	want(t, "told to the next", second.GetPreviousFailure().GetType(), "TIMEOUT")
-	s2 := w.awaitStep(id, "a", stepFailed)
-	want(t, "counted", s2.GetCountedAttempts(), int32(2))
-	want(t, "why", s2.GetRetryStoppedBecause(), "MAXIMUM_ATTEMPTS_REACHED")
+	inTime(t, time.Second, func(limit time.Duration) bool {
+		s := step("a")
+		s.StartToCloseTimeout = durationpb.New(limit)
+		s.RetryPolicy = retries(2, time.Millisecond)
+		id := w.enqueue(graph(s))
+		l := h.one(long)
+		renewed, err := h.Renew(w.ctx, l, long)
+		if err != nil {
+			h.one(long) // the second attempt, out of the way
+			return false
+		}
+		if renewed.GetExpireTime().AsTime().After(l.GetStartToCloseDeadline().AsTime()) {
+			t.Error("a renewal went beyond the timeout")
+		}
+		second := h.one(long)
+		want(t, "next", second.GetAttemptNumber(), int32(2))
+		a := w.stepOf(id, "a").GetAttempts()[0]
+		want(t, "first attempt", a.GetState(), attemptTimedOut)
+		want(t, "reason", a.GetReason(), "start_to_close_timeout")
+		want(t, "told to the next", second.GetPreviousFailure().GetType(), "TIMEOUT")
+		after := w.awaitStep(id, "a", stepFailed)
+		want(t, "counted", after.GetCountedAttempts(), int32(2))
+		want(t, "why", after.GetRetryStoppedBecause(), "MAXIMUM_ATTEMPTS_REACHED")
+		return true
+	})
 }
 
 // TestDeadline_EndsTheExecution: what runs is timed out, what waits fails, what is blocked is
 // skipped.
 func TestDeadline_EndsTheExecution(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	e := graph(step("runs"), step("failed before"), step("blocked", "runs"), &leaseholdv1.StepSpec{Name: "waits", Capability: "nobody"})
-	e.Steps[1].RetryPolicy = retries(5, time.Hour)
-	e.Timeout = durationpb.New(2 * time.Second)
-	id := w.enqueue(e)
+	w := newPair(t)
 	h := w.worker(0, 5)
-	first := byStep(h.take(2, long))
-	h.fail(first["failed before"])
-	l := first["runs"]
-	got := w.awaitState(id, failed)
+	inTime(t, 2*time.Second, func(limit time.Duration) bool {
+		e := graph(step("runs"), step("failed before"), step("blocked", "runs"), &leaseholdv1.StepSpec{Name: "waits", Capability: "nobody"})
+		e.Steps[1].RetryPolicy = retries(5, time.Hour)
+		e.Timeout = durationpb.New(limit)
+		id := w.enqueue(e)
+		leases, ok := h.within(2, limit)
+		if !ok {
+			return false
+		}
+		first := byStep(leases)
+		if _, err := h.Report(w.ctx, first["failed before"], broken()); err != nil {
+			return false
+		}
+		w.wantDeadline(w.awaitState(id, failed))
+		_, err := h.Report(w.ctx, first["runs"], Succeeded(nil))
+		refused(t, err, codes.FailedPrecondition, "EXECUTION_CLOSED")
+		w.wantLateEntry(id, first["runs"], "EXECUTION_CLOSED", 1)
+		return true
+	})
+}
+
+func (w *world) wantDeadline(got *leaseholdv1.Execution) {
+	w.t.Helper()
+	t := w.t
 	want(t, "failure", got.GetFailure().GetType(), "EXECUTION_DEADLINE_EXCEEDED")
 	for name, state := range map[string]leaseholdv1.StepState{
 		"runs": stepFailed, "failed before": stepFailed, "waits": stepFailed, "blocked": stepSkipped,
@@ -200,38 +241,46 @@ func TestDeadline_EndsTheExecution(t *testing.T) {
 	a := find(t, got, "runs").GetAttempts()[0]
 	want(t, "attempt", a.GetState(), attemptTimedOut)
 	want(t, "reason", a.GetReason(), "execution_deadline")
-	_, err := h.Report(w.ctx, l, Succeeded(nil))
-	refused(t, err, codes.FailedPrecondition, "EXECUTION_CLOSED")
-	w.wantLateEntry(id, l, "EXECUTION_CLOSED", 1)
 }
 
 // TestDeadline_WhileCancelingEndsCanceled.
 func TestDeadline_WhileCancelingEndsCanceled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	e := graph(step("a"), step("b", "a"))
-	e.Timeout, e.CancelGrace = durationpb.New(2*time.Second), durationpb.New(time.Hour)
-	id := w.enqueue(e)
+	w := newPair(t)
 	h := w.worker(0, 1)
-	h.one(long)
-	want(t, "at first", w.cancel(1, id).GetState(), canceling)
-	got := w.awaitState(id, canceled)
-	want(t, "attempt", find(t, got, "a").GetAttempts()[0].GetState(), attemptTimedOut)
+	inTime(t, 2*time.Second, func(limit time.Duration) bool {
+		e := graph(step("a"), step("b", "a"))
+		e.Timeout, e.CancelGrace = durationpb.New(limit), durationpb.New(time.Hour)
+		id := w.enqueue(e)
+		if _, ok := h.within(1, limit); !ok {
+			return false
+		}
+		answer, err := w.Client(1).Executions.CancelExecution(w.ctx, &leaseholdv1.CancelExecutionRequest{ExecutionId: id})
+		if err != nil {
+			return false // the deadline came first
+		}
+		want(t, "at first", answer.GetExecution().GetState(), canceling)
+		got := w.awaitState(id, canceled)
+		want(t, "attempt", find(t, got, "a").GetAttempts()[0].GetState(), attemptTimedOut)
+		return true
+	})
 }
 
 // TestCancelGrace_EndsAnAttemptThatGoesOn, whatever it renews.
 func TestCancelGrace_EndsAnAttemptThatGoesOn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPair(t)
 	h := w.worker(0, 3)
-	for _, grace := range []time.Duration{0, time.Second} {
+	ends := func(grace time.Duration, renewed bool) bool {
 		e := graph(step("a"))
 		e.CancelGrace = durationpb.New(grace)
 		id := w.enqueue(e)
 		l := h.one(long)
 		w.cancel(1, id)
-		if grace > 0 {
-			h.renew(l, long)
+		if renewed {
+			if _, err := h.Renew(w.ctx, l, long); err != nil {
+				return false
+			}
 		}
 		got := w.awaitState(id, canceled)
 		a := find(t, got, "a").GetAttempts()[0]
@@ -240,5 +289,8 @@ func TestCancelGrace_EndsAnAttemptThatGoesOn(t *testing.T) {
 		want(t, "step", find(t, got, "a").GetState(), stepCanceled)
 		_, err := h.Report(w.ctx, l, Succeeded(nil))
 		refused(t, err, codes.FailedPrecondition, "EXECUTION_CLOSED")
+		return true
 	}
+	ends(0, false)
+	inTime(t, time.Second, func(limit time.Duration) bool { return ends(limit, true) })
 }

@@ -203,7 +203,7 @@ func (p planned) indexes() string {
 // intended are the indexes of the statements on the path of the work.
 var intended = map[string][]string{
 	"ClaimRequests":       {"scheduling_requests scheduling_requests_claim", "scheduling_requests scheduling_requests_pkey"},
-	"NextRequestDue":      {"scheduling_requests scheduling_requests_claim"},
+	"NextRequestsDue":     {"scheduling_requests scheduling_requests_claim"},
 	"FindWorkers":         {"workers workers_pkey"},
 	"LockWorkers":         {"workers workers_pkey"},
 	"CountLeases":         {"leases leases_worker"},

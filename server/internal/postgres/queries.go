@@ -15,14 +15,6 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-// snapshot runs reads that must fit together, in one snapshot.
-func (s *Store) snapshot(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		return f(dbsqlc.New(tx))
-	})
-	return outwardOrNil(ctx, what, err)
-}
-
 // GetExecution reads an execution as committed.
 func (s *Store) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) (view *scheduler.ExecutionView, more bool, err error) {
 	err = s.snapshot(ctx, "get execution", func(db *dbsqlc.Queries) error {
@@ -42,6 +34,9 @@ func getExecution(ctx context.Context, q *dbsqlc.Queries, query scheduler.Execut
 		return nil, false, err
 	}
 	view, err := executionView(row, now.Time.UTC())
+	if err == nil && query.Brief {
+		view.Failure = nil
+	}
 	if err != nil || query.StepLimit == 0 {
 		return view, false, err
 	}
@@ -105,11 +100,14 @@ func readStepViews(ctx context.Context, q *dbsqlc.Queries, view *scheduler.Execu
 			return false, err
 		}
 		ids[i], at[rows[i].ID] = rows[i].ID, &view.Steps[i]
+		if query.Brief {
+			view.Steps[i].Failure = nil
+		}
 	}
 	if err := readParents(ctx, q, ids, at); err != nil {
 		return false, err
 	}
-	if err := readAttempts(ctx, q, ids, at); err != nil || !query.Payloads {
+	if err := readAttempts(ctx, q, ids, at, query.Brief); err != nil || !query.Payloads {
 		return more, err
 	}
 	payloads, err := readPayloads(ctx, q, ids, roleInput, roleOutput)
@@ -136,8 +134,19 @@ func readParents(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map
 	return wrap("read parents", err)
 }
 
-func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView) error {
-	rows, err := q.ListAttempts(ctx, ids)
+// Attempts that are read at once: of many steps only the last few of each.
+const (
+	mostAttempts    = 5000
+	attemptsPerStep = 100
+	fewAttempts     = 5
+)
+
+func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView, brief bool) error {
+	perStep := min(max(mostAttempts/max(len(ids), 1), fewAttempts), attemptsPerStep)
+	if brief {
+		perStep = 1 // it tells whether the step runs
+	}
+	rows, err := q.ListAttempts(ctx, dbsqlc.ListAttemptsParams{StepIds: ids, PerStep: int32(perStep)})
 	if err != nil {
 		return fmt.Errorf("read attempts: %w", err)
 	}
@@ -156,7 +165,9 @@ func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at ma
 		if r.Progress.Valid {
 			a.Progress = &r.Progress.Float64
 		}
-		s.Attempts = append(s.Attempts, a)
+		if !brief {
+			s.Attempts = append(s.Attempts, a)
+		}
 		if a.State == task.AttemptLeased { // stored as READY with a live attempt
 			s.State, s.AttemptCount, s.NextDue = task.StepRunning, a.Number, nil
 		}
@@ -219,9 +230,14 @@ func listParams(q scheduler.ListQuery) dbsqlc.ListExecutionsParams {
 
 // ListTimeline reads a page of what happened.
 func (s *Store) ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]scheduler.EntryView, error) {
-	rows, err := s.reads.ListTimeline(ctx, dbsqlc.ListTimelineParams{ExecutionID: execution, After: after, PageSize: int32(limit)})
+	var rows []dbsqlc.ListTimelineRow
+	err := s.snapshot(ctx, "list timeline", func(q *dbsqlc.Queries) error {
+		var err error
+		rows, err = q.ListTimeline(ctx, dbsqlc.ListTimelineParams{ExecutionID: execution, After: after, PageSize: int32(limit)})
+		return err
+	})
 	if err != nil {
-		return nil, outwardOrNil(ctx, "list timeline", err)
+		return nil, err
 	}
 	if len(rows) == 0 && after == 0 { // every execution has a first entry
 		return nil, &scheduler.NotFoundError{Kind: scheduler.KindExecution, ID: execution.String()}

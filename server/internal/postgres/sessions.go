@@ -23,11 +23,11 @@ const (
 // Register opens a session, and commits that alone: the leases of the session before are
 // ended later, by their own deadlines.
 func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID, sessionID uuid.UUID) (scheduler.Session, error) {
-	capabilities := map[capabilityKey]int32{}
+	wanted := map[capabilityKey]bool{}
 	for _, c := range r.Capabilities {
-		capabilities[capabilityKey{r.Namespace, c}] = 0
+		wanted[capabilityKey{r.Namespace, c}] = true
 	}
-	if err := s.capabilityIDs(ctx, capabilities); err != nil {
+	if err := s.makeCapabilities(ctx, wanted); err != nil {
 		return scheduler.Session{}, err
 	}
 	session := scheduler.Session{Name: r.Name}
@@ -37,6 +37,10 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 				session.WorkerID, session.SessionID = before.WorkerID, sessionID
 			}
 			return err
+		}
+		// Two first registrations of a name at once would not see each other's row.
+		if _, err := t.q.KeyLocks(ctx, []int64{workerKey(r.Namespace, r.Name)}); err != nil {
+			return fmt.Errorf("lock name: %w", err)
 		}
 		old, err := t.q.LockWorkerByName(ctx, dbsqlc.LockWorkerByNameParams{Namespace: r.Namespace, Name: r.Name})
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -13,24 +13,24 @@ import (
 )
 
 const answeredRequests = `-- name: AnsweredRequests :many
-SELECT r.worker_id, r.request_id FROM lease_requests r
-JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::text[]) AS request_id) u
-  ON r.worker_id = u.worker_id AND r.request_id = u.request_id
+SELECT r.session_id, r.request_id FROM lease_requests r
+JOIN (SELECT unnest($1::uuid[]) AS session_id, unnest($2::text[]) AS request_id) u
+  ON r.session_id = u.session_id AND r.request_id = u.request_id
 `
 
 type AnsweredRequestsParams struct {
-	WorkerIds  []uuid.UUID
+	SessionIds []uuid.UUID
 	RequestIds []string
 }
 
 type AnsweredRequestsRow struct {
-	WorkerID  uuid.UUID
+	SessionID uuid.UUID
 	RequestID string
 }
 
-// Which polls were answered with grants before. Takes no lock; primary key (worker_id, request_id).
+// Which polls were answered with grants before. Takes no lock; primary key (session_id, request_id).
 func (q *Queries) AnsweredRequests(ctx context.Context, arg AnsweredRequestsParams) ([]AnsweredRequestsRow, error) {
-	rows, err := q.db.Query(ctx, answeredRequests, arg.WorkerIds, arg.RequestIds)
+	rows, err := q.db.Query(ctx, answeredRequests, arg.SessionIds, arg.RequestIds)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (q *Queries) AnsweredRequests(ctx context.Context, arg AnsweredRequestsPara
 	var items []AnsweredRequestsRow
 	for rows.Next() {
 		var i AnsweredRequestsRow
-		if err := rows.Scan(&i.WorkerID, &i.RequestID); err != nil {
+		if err := rows.Scan(&i.SessionID, &i.RequestID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -191,8 +191,8 @@ func (q *Queries) DeleteLeases(ctx context.Context, arg DeleteLeasesParams) ([]D
 }
 
 const deleteOldAnsweredRequests = `-- name: DeleteOldAnsweredRequests :execrows
-DELETE FROM lease_requests WHERE (worker_id, request_id) IN (
-    SELECT r.worker_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+DELETE FROM lease_requests WHERE (session_id, request_id) IN (
+    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
     ORDER BY r.answered_at LIMIT $1::integer FOR UPDATE SKIP LOCKED)
 `
 
@@ -315,11 +315,13 @@ func (q *Queries) DrawLeaseVersionsOfEpoch(ctx context.Context, arg DrawLeaseVer
 const expiredLeases = `-- name: ExpiredLeases :many
 SELECT attempt_id, execution_id, lease_version FROM leases
 WHERE expires_at <= now() AND NOT execution_id = ANY($1::uuid[])
-ORDER BY execution_id, attempt_id LIMIT $2::integer
+  AND (cardinality($2::uuid[]) = 0 OR execution_id = ANY($2::uuid[]))
+ORDER BY execution_id, attempt_id LIMIT $3::integer
 `
 
 type ExpiredLeasesParams struct {
 	Skipped []uuid.UUID
+	Wanted  []uuid.UUID
 	Batch   int32
 }
 
@@ -332,7 +334,7 @@ type ExpiredLeasesRow struct {
 // Candidates of the sweeper, but for executions that were missed. Takes no lock: what is over is
 // decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
 func (q *Queries) ExpiredLeases(ctx context.Context, arg ExpiredLeasesParams) ([]ExpiredLeasesRow, error) {
-	rows, err := q.db.Query(ctx, expiredLeases, arg.Skipped, arg.Batch)
+	rows, err := q.db.Query(ctx, expiredLeases, arg.Skipped, arg.Wanted, arg.Batch)
 	if err != nil {
 		return nil, err
 	}
@@ -352,19 +354,19 @@ func (q *Queries) ExpiredLeases(ctx context.Context, arg ExpiredLeasesParams) ([
 }
 
 const insertAnsweredRequests = `-- name: InsertAnsweredRequests :exec
-INSERT INTO lease_requests (worker_id, request_id, answered_at)
+INSERT INTO lease_requests (session_id, request_id, answered_at)
 SELECT unnest($1::uuid[]), unnest($2::text[]), now() ON CONFLICT DO NOTHING
 `
 
 type InsertAnsweredRequestsParams struct {
-	WorkerIds  []uuid.UUID
+	SessionIds []uuid.UUID
 	RequestIds []string
 }
 
 // Remembers polls that are answered with grants, under their workers' locks. Locks the new
-// rows; primary key (worker_id, request_id).
+// rows; primary key (session_id, request_id).
 func (q *Queries) InsertAnsweredRequests(ctx context.Context, arg InsertAnsweredRequestsParams) error {
-	_, err := q.db.Exec(ctx, insertAnsweredRequests, arg.WorkerIds, arg.RequestIds)
+	_, err := q.db.Exec(ctx, insertAnsweredRequests, arg.SessionIds, arg.RequestIds)
 	return err
 }
 
@@ -455,25 +457,27 @@ func (q *Queries) LeasesOfEndedSessions(ctx context.Context, arg LeasesOfEndedSe
 }
 
 const leasesOfRequests = `-- name: LeasesOfRequests :many
-SELECT l.attempt_id, l.worker_id, l.request_id FROM leases l
-JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::text[]) AS request_id) u
-  ON l.worker_id = u.worker_id AND l.request_id = u.request_id
+SELECT l.attempt_id, l.session_id, l.request_id FROM leases l
+JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::uuid[]) AS session_id, unnest($3::text[]) AS request_id) u
+  ON l.worker_id = u.worker_id AND l.session_id = u.session_id AND l.request_id = u.request_id
 `
 
 type LeasesOfRequestsParams struct {
 	WorkerIds  []uuid.UUID
+	SessionIds []uuid.UUID
 	RequestIds []string
 }
 
 type LeasesOfRequestsRow struct {
 	AttemptID uuid.UUID
-	WorkerID  uuid.UUID
+	SessionID uuid.UUID
 	RequestID string
 }
 
-// The live leases that bear polls' request ids. Takes no lock; index leases_worker.
+// The live leases that bear polls' request ids, of the session that asked. Takes no lock; index
+// leases_worker.
 func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsParams) ([]LeasesOfRequestsRow, error) {
-	rows, err := q.db.Query(ctx, leasesOfRequests, arg.WorkerIds, arg.RequestIds)
+	rows, err := q.db.Query(ctx, leasesOfRequests, arg.WorkerIds, arg.SessionIds, arg.RequestIds)
 	if err != nil {
 		return nil, err
 	}
@@ -481,7 +485,7 @@ func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsPara
 	var items []LeasesOfRequestsRow
 	for rows.Next() {
 		var i LeasesOfRequestsRow
-		if err := rows.Scan(&i.AttemptID, &i.WorkerID, &i.RequestID); err != nil {
+		if err := rows.Scan(&i.AttemptID, &i.SessionID, &i.RequestID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -605,25 +609,30 @@ func (q *Queries) LockLeasesWaiting(ctx context.Context, attemptIds []uuid.UUID)
 
 const raiseDeliveries = `-- name: RaiseDeliveries :many
 UPDATE leases l SET delivery = l.delivery + 1
-WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY($1::uuid[]) ORDER BY k.attempt_id FOR UPDATE SKIP LOCKED)
-RETURNING l.attempt_id
+WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY($1::uuid[]) ORDER BY k.attempt_id FOR UPDATE)
+RETURNING l.attempt_id, l.delivery
 `
 
-// A replay of grants: from now on only this delivery can hand them back. Locks the rows in
-// order of id, leaving out those that another holds; primary key.
-func (q *Queries) RaiseDeliveries(ctx context.Context, attemptIds []uuid.UUID) ([]uuid.UUID, error) {
+type RaiseDeliveriesRow struct {
+	AttemptID uuid.UUID
+	Delivery  int32
+}
+
+// A replay of grants: from now on only this delivery can hand them back, and it is told which
+// one it is. Locks the rows in order of id, waiting; primary key.
+func (q *Queries) RaiseDeliveries(ctx context.Context, attemptIds []uuid.UUID) ([]RaiseDeliveriesRow, error) {
 	rows, err := q.db.Query(ctx, raiseDeliveries, attemptIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []uuid.UUID
+	var items []RaiseDeliveriesRow
 	for rows.Next() {
-		var attempt_id uuid.UUID
-		if err := rows.Scan(&attempt_id); err != nil {
+		var i RaiseDeliveriesRow
+		if err := rows.Scan(&i.AttemptID, &i.Delivery); err != nil {
 			return nil, err
 		}
-		items = append(items, attempt_id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -94,7 +94,7 @@ type Lease struct {
 }
 
 type LeaseRequest struct {
-	WorkerID   uuid.UUID
+	SessionID  uuid.UUID
 	RequestID  string
 	AnsweredAt pgtype.Timestamptz
 }

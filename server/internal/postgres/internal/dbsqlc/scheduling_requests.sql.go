@@ -242,9 +242,9 @@ func (q *Queries) LockClaimedRequests(ctx context.Context, arg LockClaimedReques
 	return items, nil
 }
 
-const nextRequestDue = `-- name: NextRequestDue :one
+const nextRequestsDue = `-- name: NextRequestsDue :many
 WITH RECURSIVE wanted AS (
-    SELECT c.id AS capability_id, u.node
+    SELECT c.id AS capability_id, u.namespace, u.capability, u.node
     FROM (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS capability, unnest($3::text[]) AS node) u
     CROSS JOIN LATERAL (
         SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
@@ -258,34 +258,61 @@ WITH RECURSIVE wanted AS (
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
          ORDER BY r.priority DESC LIMIT 1)
     FROM levels l WHERE l.priority IS NOT NULL
+), due AS (
+    SELECT l.capability_id, l.node, COALESCE(
+        (SELECT r.available_at FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+         ORDER BY r.available_at, r.step_id LIMIT 1),
+        (SELECT r.claim_expires_at FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+         ORDER BY r.available_at, r.step_id LIMIT 1)) AS available_at
+    FROM levels l WHERE l.priority IS NOT NULL
 )
-SELECT (min(q.available_at) - now())::interval AS remaining
-FROM levels l
-CROSS JOIN LATERAL (
-    (SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
-     WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-     ORDER BY r.available_at, r.step_id LIMIT 1)
-    UNION ALL
-    (SELECT r.available_at FROM scheduling_requests r
-     WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-       AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
-     ORDER BY r.available_at, r.step_id LIMIT 1)) q
-WHERE l.priority IS NOT NULL
+SELECT w.namespace::text AS namespace, w.capability::text AS capability, w.node::text AS node, (min(d.available_at) - now())::interval AS remaining
+FROM due d JOIN wanted w ON w.capability_id = d.capability_id AND w.node = d.node
+WHERE d.available_at IS NOT NULL
+GROUP BY w.namespace, w.capability, w.node
 `
 
-type NextRequestDueParams struct {
+type NextRequestsDueParams struct {
 	Namespaces   []string
 	Capabilities []string
 	Nodes        []string
 }
 
-// How long until something is due that the parked pollers can run; NULL when nothing waits. Of
-// each priority the first one that nobody has claimed counts: what one replica holds, or held
-// when it died, hides nothing behind it. The first one of all counts too, from the end of its
-// claim. Takes no lock; index scheduling_requests_claim, past as many claimed ones as there are.
-func (q *Queries) NextRequestDue(ctx context.Context, arg NextRequestDueParams) (pgtype.Interval, error) {
-	row := q.db.QueryRow(ctx, nextRequestDue, arg.Namespaces, arg.Capabilities, arg.Nodes)
-	var remaining pgtype.Interval
-	err := row.Scan(&remaining)
-	return remaining, err
+type NextRequestsDueRow struct {
+	Namespace  string
+	Capability string
+	Node       string
+	Remaining  pgtype.Interval
+}
+
+// How long until something is due, of each group that the parked pollers can serve; groups of
+// which nothing waits are left out. Of each of a group's priorities the first one that is not
+// claimed counts; where all are claimed, the end of the oldest claim. Takes no lock; index
+// scheduling_requests_claim.
+func (q *Queries) NextRequestsDue(ctx context.Context, arg NextRequestsDueParams) ([]NextRequestsDueRow, error) {
+	rows, err := q.db.Query(ctx, nextRequestsDue, arg.Namespaces, arg.Capabilities, arg.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NextRequestsDueRow
+	for rows.Next() {
+		var i NextRequestsDueRow
+		if err := rows.Scan(
+			&i.Namespace,
+			&i.Capability,
+			&i.Node,
+			&i.Remaining,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -93,14 +93,20 @@ func (q *Queries) InsertEdges(ctx context.Context, arg InsertEdgesParams) error 
 	return err
 }
 
-const insertSteps = `-- name: InsertSteps :exec
+const insertSteps = `-- name: InsertSteps :execrows
 INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
     start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
-SELECT unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::integer[]), unnest($4::text[]),
-    unnest($5::integer[]), unnest($6::text[]), unnest($7::smallint[]), unnest($8::text[]),
-    unnest($9::jsonb[]), unnest($10::interval[]), unnest($11::interval[]),
-    unnest($12::interval[]), unnest($13::interval[]), unnest($14::boolean[]),
-    unnest($15::integer[]), unnest($16::timestamptz[]), unnest($17::integer[])
+SELECT u.id, u.execution_id, u.ordinal, u.name, c.id, u.node, u.priority, u.state, u.retry_policy, u.schedule_to_start,
+    u.start_to_close, u.schedule_to_close, u.start_delay, u.has_children, u.waiting_parents, u.opened_at, u.input_bytes
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS execution_id, unnest($3::integer[]) AS ordinal,
+        unnest($4::text[]) AS name, unnest($5::text[]) AS namespace, unnest($6::text[]) AS capability,
+        unnest($7::text[]) AS node, unnest($8::smallint[]) AS priority, unnest($9::text[]) AS state,
+        unnest($10::jsonb[]) AS retry_policy, unnest($11::interval[]) AS schedule_to_start,
+        unnest($12::interval[]) AS start_to_close, unnest($13::interval[]) AS schedule_to_close,
+        unnest($14::interval[]) AS start_delay, unnest($15::boolean[]) AS has_children,
+        unnest($16::integer[]) AS waiting_parents, unnest($17::timestamptz[]) AS opened_at,
+        unnest($18::integer[]) AS input_bytes) u
+CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c
 `
 
 type InsertStepsParams struct {
@@ -108,7 +114,8 @@ type InsertStepsParams struct {
 	ExecutionIds     []uuid.UUID
 	Ordinals         []int32
 	Names            []string
-	CapabilityIds    []int32
+	Namespaces       []string
+	Capabilities     []string
 	Nodes            []string
 	Priorities       []int16
 	States           []string
@@ -123,14 +130,16 @@ type InsertStepsParams struct {
 	InputBytes       []int32
 }
 
-// The steps of new executions. Locks the new rows; primary key and (execution_id, ordinal).
-func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) error {
-	_, err := q.db.Exec(ctx, insertSteps,
+// The steps of new executions; one whose capability has no row is left out, and missed. Locks
+// the new rows; primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
+func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertSteps,
 		arg.Ids,
 		arg.ExecutionIds,
 		arg.Ordinals,
 		arg.Names,
-		arg.CapabilityIds,
+		arg.Namespaces,
+		arg.Capabilities,
 		arg.Nodes,
 		arg.Priorities,
 		arg.States,
@@ -144,7 +153,10 @@ func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) error 
 		arg.OpenedAts,
 		arg.InputBytes,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const listParents = `-- name: ListParents :many
