@@ -118,10 +118,10 @@ func (h *hand) fail(l *leaseholdv1.Lease) *leaseholdv1.ReportAttemptResponse {
 	return h.report(l, broken())
 }
 
-// renew renews; an error fails the test.
-func (h *hand) renew(l *leaseholdv1.Lease, ttl time.Duration) *leaseholdv1.RenewLeaseResponse {
+// renew renews for a long time; an error fails the test.
+func (h *hand) renew(l *leaseholdv1.Lease) *leaseholdv1.RenewLeaseResponse {
 	h.w.t.Helper()
-	answer, err := h.Renew(h.w.ctx, l, ttl)
+	answer, err := h.Renew(h.w.ctx, l, long)
 	if err != nil {
 		h.w.t.Errorf("renew %s: %v", l.GetStepName(), err)
 	}

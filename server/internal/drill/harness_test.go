@@ -223,10 +223,11 @@ func (w *world) awaitState(id string, want leaseholdv1.ExecutionState) *leasehol
 	return w.await(id, want.String(), func(e *leaseholdv1.Execution) bool { return e.GetState() == want })
 }
 
-func (w *world) awaitStep(id, name string, want leaseholdv1.StepState) *leaseholdv1.Step {
+// awaitFailedStep waits for the failure of an execution's first step.
+func (w *world) awaitFailedStep(id string) *leaseholdv1.Step {
 	w.t.Helper()
-	e := w.await(id, name+" "+want.String(), func(e *leaseholdv1.Execution) bool { return find(w.t, e, name).GetState() == want })
-	return find(w.t, e, name)
+	e := w.await(id, "failure of the first step", func(e *leaseholdv1.Execution) bool { return e.GetSteps()[0].GetState() == stepFailed })
+	return e.GetSteps()[0]
 }
 
 func (w *world) timeline(id string) []*leaseholdv1.TimelineEntry {

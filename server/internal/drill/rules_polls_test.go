@@ -138,6 +138,24 @@ func TestPoll_WaitOfZeroIsAnsweredAtOnce(t *testing.T) {
 	}
 }
 
+// TestPoll_IsAnsweredBeforeTheCallsOwnDeadline, empty and OK.
+func TestPoll_IsAnsweredBeforeTheCallsOwnDeadline(t *testing.T) {
+	t.Parallel()
+	w := newPair(t)
+	h := w.worker(0, 1)
+	inTime(t, 2500*time.Millisecond, func(limit time.Duration) bool {
+		ctx, cancel := context.WithTimeout(w.ctx, limit)
+		defer cancel()
+		answer, err := h.Lease(ctx, Poll{Wait: 50 * time.Second})
+		if status.Code(err) == codes.DeadlineExceeded {
+			return false // the answer had a second for its way
+		}
+		want(t, "error", err, nil)
+		want(t, "leases", len(answer.GetLeases()), 0)
+		return true
+	})
+}
+
 // TestPoll_MoreThanItsSlotsAWorkerNeverGets.
 func TestPoll_MoreThanItsSlotsAWorkerNeverGets(t *testing.T) {
 	t.Parallel()
