@@ -38,6 +38,9 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		return err
 	}
 	defer closeStore(store, log)
+	if cfg.Sink != sinkNone {
+		log.Warn("events are written to the outbox and wait there: this release does not publish yet", "sink", cfg.Sink)
+	}
 	hints, err := postgres.NewHints(store, cfg.DatabaseURL)
 	if err != nil {
 		return err

@@ -174,10 +174,10 @@ CREATE INDEX leases_worker ON leases (worker_id);
 
 -- Which polls were answered with grants, so that a repeat never gets further ones.
 CREATE TABLE lease_requests (
-    worker_id   uuid NOT NULL,
+    session_id  uuid NOT NULL,
     request_id  text NOT NULL,
     answered_at timestamptz NOT NULL,
-    PRIMARY KEY (worker_id, request_id)
+    PRIMARY KEY (session_id, request_id)
 );
 CREATE INDEX lease_requests_age ON lease_requests (answered_at);
 
@@ -288,9 +288,11 @@ CREATE TABLE outbox_events (
     UNIQUE (aggregate_id, sequence)
 ) WITH (fillfactor = 80);
 
--- One row per aggregate with unsettled events: only heads are claimed.
+-- One row per aggregate with unsettled events: only heads are claimed, so that a thousand
+-- events behind a poison one cost nothing. Behind a DEAD event it is infinitely far.
 CREATE TABLE outbox_heads (
     aggregate_id     uuid PRIMARY KEY,
+    next_sequence    bigint NOT NULL,      -- of its first unsettled event
     available_at     timestamptz NOT NULL,
     claim_id         uuid,
     claim_expires_at timestamptz

@@ -6,12 +6,6 @@ SELECT u.namespace, u.name FROM (SELECT unnest(@namespaces::text[]) AS namespace
 ORDER BY u.namespace, u.name
 ON CONFLICT (namespace, name) DO NOTHING;
 
--- name: FindCapabilities :many
--- Takes no lock; unique index (namespace, name).
-SELECT c.id, c.namespace, c.name FROM capabilities c
-JOIN (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@names::text[]) AS name) u
-  ON c.namespace = u.namespace AND c.name = u.name;
-
 -- name: LockCapabilities :many
 -- A pause waits for the dispatches under way, and no later one passes it. Locks FOR SHARE in
 -- order of id, leaving out those being changed; primary key.

@@ -29,9 +29,11 @@ SELECT attempt_id FROM leases WHERE attempt_id = ANY(@attempt_ids::uuid[]);
 
 -- name: DeleteLeases :many
 -- Ends leases: the row is the authority, and only its own version ends it. Locks and deletes
--- the rows; primary key.
+-- the rows; primary key. The LIMIT leaves out nothing: it tells the planner that the arrays are
+-- few, or a plan that was made while the table was small would walk it whole.
 DELETE FROM leases l
-USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version) u
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
 RETURNING l.attempt_id, l.expires_at;
 
@@ -39,7 +41,8 @@ RETURNING l.attempt_id, l.expires_at;
 -- Ends leases that are over, by this very statement's look: one that was renewed meanwhile
 -- stays. Locks and deletes the rows; primary key.
 DELETE FROM leases l
-USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version) u
+USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.expires_at <= now()
 RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
     COALESCE((SELECT w.session_id = l.session_id FROM workers w WHERE w.id = l.worker_id), false)::boolean AS session_current;
@@ -49,7 +52,8 @@ RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
 -- Locks and deletes the rows; primary key.
 DELETE FROM leases l
 USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
-        unnest(@deliveries::integer[]) AS delivery) u
+        unnest(@deliveries::integer[]) AS delivery
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.delivery = u.delivery AND NOT l.renewed
 RETURNING l.attempt_id;
 
@@ -58,19 +62,23 @@ RETURNING l.attempt_id;
 -- decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
 SELECT attempt_id, execution_id, lease_version FROM leases
 WHERE expires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
+  AND (cardinality(@wanted::uuid[]) = 0 OR execution_id = ANY(@wanted::uuid[]))
 ORDER BY execution_id, attempt_id LIMIT @batch::integer;
 
 -- name: RenewLeases :many
 -- Renews leases locked before. Never shortens and never passes a deadline; only the session
--- that is still its worker's renews. Primary key; HOT, for no index holds what changes.
+-- that is still its worker's renews. Primary keys; HOT, for no index holds what changes. LIMIT
+-- as in DeleteLeases; OFFSET 0 as in AttemptsOfNumber.
 UPDATE leases l SET expires_at = LEAST(l.cap_at, l.cancel_at, GREATEST(l.expires_at, now() + u.duration)), duration = u.duration, renewed = true
 FROM (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
-        unnest(@session_ids::uuid[]) AS session_id, unnest(@durations::interval[]) AS duration) u,
-    workers w, executions e
+        unnest(@session_ids::uuid[]) AS session_id, unnest(@durations::interval[]) AS duration
+      LIMIT cardinality(@attempt_ids::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.session_id = u.session_id
-  AND w.id = l.worker_id AND w.session_id = l.session_id AND e.id = l.execution_id
-RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining, e.stopping, l.cancel_at,
-    (l.cancel_at - now())::interval AS cancel_remaining, w.draining;
+  AND EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id OFFSET 0)
+RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining,
+    COALESCE((SELECT e.stopping FROM executions e WHERE e.id = l.execution_id), false)::boolean AS stopping, l.cancel_at,
+    (l.cancel_at - now())::interval AS cancel_remaining,
+    COALESCE((SELECT w.draining FROM workers w WHERE w.id = l.worker_id), false)::boolean AS draining;
 
 -- name: StopLeases :exec
 -- Gives the live leases of stopped executions the end of the grace. The rows were locked
@@ -88,39 +96,45 @@ SELECT attempt_id, lease_version FROM leases WHERE attempt_id = ANY(@attempt_ids
 -- index leases_worker.
 SELECT worker_id, count(*)::integer AS live FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) GROUP BY worker_id;
 
--- name: LeasesOfWorkers :many
--- Every lease of workers. Takes no lock; index leases_worker.
-SELECT attempt_id, execution_id, step_id, lease_version FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) ORDER BY execution_id, attempt_id;
+-- name: LeasesOfEndedSessions :many
+-- The leases of a worker's sessions that are over: a session never becomes current again, so
+-- what is found stays so. Those of one that was opened since are its own. Takes no lock; index
+-- leases_worker, primary key of workers.
+SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version FROM leases l
+WHERE l.worker_id = @worker_id
+  AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id)
+ORDER BY l.execution_id, l.attempt_id LIMIT @batch::integer;
 
 -- name: LeasesOfRequests :many
--- The live leases that bear polls' request ids. Takes no lock; index leases_worker.
-SELECT l.attempt_id, l.worker_id, l.request_id FROM leases l
-JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@request_ids::text[]) AS request_id) u
-  ON l.worker_id = u.worker_id AND l.request_id = u.request_id;
+-- The live leases that bear polls' request ids, of the session that asked. Takes no lock; index
+-- leases_worker.
+SELECT l.attempt_id, l.session_id, l.request_id FROM leases l
+JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@session_ids::uuid[]) AS session_id, unnest(@request_ids::text[]) AS request_id) u
+  ON l.worker_id = u.worker_id AND l.session_id = u.session_id AND l.request_id = u.request_id;
 
 -- name: RaiseDeliveries :many
--- A replay of grants: from now on only this delivery can hand them back. Locks the rows in
--- order of id, leaving out those that another holds; primary key.
+-- A replay of grants: from now on only this delivery can hand them back, and it is told which
+-- one it is. Locks the rows in order of id, waiting; primary key.
 UPDATE leases l SET delivery = l.delivery + 1
-WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE SKIP LOCKED)
-RETURNING l.attempt_id;
+WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE)
+RETURNING l.attempt_id, l.delivery;
 
 -- name: AnsweredRequests :many
--- Which polls were answered with grants before. Takes no lock; primary key (worker_id, request_id).
-SELECT r.worker_id, r.request_id FROM lease_requests r
-JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@request_ids::text[]) AS request_id) u
-  ON r.worker_id = u.worker_id AND r.request_id = u.request_id;
+-- Which polls were answered with grants before. Takes no lock; primary key (session_id, request_id).
+SELECT r.session_id, r.request_id FROM lease_requests r
+JOIN (SELECT unnest(@session_ids::uuid[]) AS session_id, unnest(@request_ids::text[]) AS request_id) u
+  ON r.session_id = u.session_id AND r.request_id = u.request_id;
 
 -- name: InsertAnsweredRequests :exec
 -- Remembers polls that are answered with grants, under their workers' locks. Locks the new
--- rows; primary key (worker_id, request_id).
-INSERT INTO lease_requests (worker_id, request_id, answered_at)
-SELECT unnest(@worker_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
+-- rows; primary key (session_id, request_id).
+INSERT INTO lease_requests (session_id, request_id, answered_at)
+SELECT unnest(@session_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
 
 -- name: DeleteOldAnsweredRequests :execrows
 -- Forgets polls that are older than a day, some at a time. Locks and deletes the rows; index lease_requests_age.
-DELETE FROM lease_requests WHERE (worker_id, request_id) IN (
-    SELECT r.worker_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+DELETE FROM lease_requests WHERE (session_id, request_id) IN (
+    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
     ORDER BY r.answered_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
 
 -- name: CreditLeases :exec

@@ -1,5 +1,6 @@
--- name: TryDispatchLocks :many
--- Which (step, attempt number) are ours to dispatch in this transaction. Takes advisory locks,
+-- name: TryLocks :many
+-- Which keys are ours in this transaction: a (step, attempt number) to dispatch, an
+-- idempotency key to insert under. Takes advisory locks,
 -- in order of key, that end with the transaction; reads no index.
 SELECT k.key::bigint AS key, pg_try_advisory_xact_lock(k.key) AS locked
 FROM (SELECT unnest(@keys::bigint[]) AS key ORDER BY 1) k;
@@ -13,3 +14,9 @@ SELECT pg_logical_emit_message(true, 'leasehold', '');
 -- Passes hints on to the replicas that listen, outside every transaction that writes. Takes
 -- the lock of the notification queue for the length of its own commit, reads no index.
 SELECT pg_notify('leasehold', @payload::text);
+
+-- name: KeyLocks :many
+-- Waits for the right to insert under idempotency keys, or a worker's name. Takes advisory
+-- locks, in order of key, that end with the transaction; reads no index.
+SELECT k.key::bigint AS key, pg_advisory_xact_lock(k.key)::text AS locked
+FROM (SELECT unnest(@keys::bigint[]) AS key ORDER BY 1) k;

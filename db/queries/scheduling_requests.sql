@@ -40,13 +40,14 @@ WHERE r.claim_id = @claim_id::uuid AND (r.step_id, r.attempt_number) IN (
 -- Claims what the parked pollers can run, one group per (capability, node): per group its
 -- priorities one by one from the highest (a loose walk over the index), of each the oldest
 -- due; then merged by priority and due time before the limit. What a group cannot run is in
--- no range that is read. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
+-- no range that is read. What bears this claim already is ours: a commit whose answer was lost. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
 -- equality on all columns before the order.
 WITH RECURSIVE wanted AS (
     SELECT c.id AS capability_id, u.node, u.room
     FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
             unnest(@nodes::text[]) AS node, unnest(@rooms::integer[]) AS room) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node, w.room,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -64,22 +65,25 @@ WITH RECURSIVE wanted AS (
     CROSS JOIN LATERAL (
         SELECT r.step_id, r.attempt_number, r.priority, r.available_at FROM scheduling_requests r
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
-          AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+          AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = @claim_id::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY q.priority DESC, q.available_at LIMIT @batch::integer
+    ORDER BY l.priority DESC, q.available_at LIMIT @batch::integer
 )
 UPDATE scheduling_requests s SET claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
 FROM picked p, capabilities c
 WHERE s.step_id = p.step_id AND s.attempt_number = p.attempt_number AND c.id = s.capability_id
 RETURNING s.step_id, s.attempt_number, s.execution_id, c.namespace, c.name AS capability, s.node, s.priority, s.available_at, s.answer_bytes;
 
--- name: NextRequestDue :one
--- How long until something is due that the parked pollers can run; NULL when nothing waits.
--- Claimed ones count from the end of the claim. Takes no lock; index scheduling_requests_claim.
+-- name: NextRequestsDue :many
+-- How long until something is due, of each group that the parked pollers can serve; groups of
+-- which nothing waits are left out. Of each of a group's priorities the first one that is not
+-- claimed counts; where all are claimed, the end of the oldest claim. Takes no lock; index
+-- scheduling_requests_claim.
 WITH RECURSIVE wanted AS (
-    SELECT c.id AS capability_id, u.node
+    SELECT c.id AS capability_id, u.namespace, u.capability, u.node
     FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability, unnest(@nodes::text[]) AS node) u
-    JOIN capabilities c ON c.namespace = u.namespace AND c.name = u.capability AND NOT c.paused
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
 ), levels AS (
     SELECT w.capability_id, w.node,
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
@@ -90,11 +94,18 @@ WITH RECURSIVE wanted AS (
         (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
          ORDER BY r.priority DESC LIMIT 1)
     FROM levels l WHERE l.priority IS NOT NULL
+), due AS (
+    SELECT l.capability_id, l.node, COALESCE(
+        (SELECT r.available_at FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+         ORDER BY r.available_at, r.step_id LIMIT 1),
+        (SELECT r.claim_expires_at FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+         ORDER BY r.available_at, r.step_id LIMIT 1)) AS available_at
+    FROM levels l WHERE l.priority IS NOT NULL
 )
-SELECT (min(q.available_at) - now())::interval AS remaining
-FROM levels l
-CROSS JOIN LATERAL (
-    SELECT GREATEST(r.available_at, COALESCE(r.claim_expires_at, r.available_at)) AS available_at FROM scheduling_requests r
-    WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-    ORDER BY r.available_at, r.step_id LIMIT 1) q
-WHERE l.priority IS NOT NULL;
+SELECT w.namespace::text AS namespace, w.capability::text AS capability, w.node::text AS node, (min(d.available_at) - now())::interval AS remaining
+FROM due d JOIN wanted w ON w.capability_id = d.capability_id AND w.node = d.node
+WHERE d.available_at IS NOT NULL
+GROUP BY w.namespace, w.capability, w.node;

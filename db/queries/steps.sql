@@ -1,26 +1,42 @@
--- name: InsertSteps :exec
--- The steps of new executions. Locks the new rows; primary key and (execution_id, ordinal).
+-- name: InsertSteps :execrows
+-- The steps of new executions; one whose capability has no row is left out, and missed. Locks
+-- the new rows; primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
 INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
     start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
-SELECT unnest(@ids::uuid[]), unnest(@execution_ids::uuid[]), unnest(@ordinals::integer[]), unnest(@names::text[]),
-    unnest(@capability_ids::integer[]), unnest(@nodes::text[]), unnest(@priorities::smallint[]), unnest(@states::text[]),
-    unnest(@retry_policies::jsonb[]), unnest(@schedule_to_starts::interval[]), unnest(@start_to_closes::interval[]),
-    unnest(@schedule_to_closes::interval[]), unnest(@start_delays::interval[]), unnest(@has_children::boolean[]),
-    unnest(@waiting_parents::integer[]), unnest(@opened_ats::timestamptz[]), unnest(@input_bytes::integer[]);
+SELECT u.id, u.execution_id, u.ordinal, u.name, c.id, u.node, u.priority, u.state, u.retry_policy, u.schedule_to_start,
+    u.start_to_close, u.schedule_to_close, u.start_delay, u.has_children, u.waiting_parents, u.opened_at, u.input_bytes
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@execution_ids::uuid[]) AS execution_id, unnest(@ordinals::integer[]) AS ordinal,
+        unnest(@names::text[]) AS name, unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
+        unnest(@nodes::text[]) AS node, unnest(@priorities::smallint[]) AS priority, unnest(@states::text[]) AS state,
+        unnest(@retry_policies::jsonb[]) AS retry_policy, unnest(@schedule_to_starts::interval[]) AS schedule_to_start,
+        unnest(@start_to_closes::interval[]) AS start_to_close, unnest(@schedule_to_closes::interval[]) AS schedule_to_close,
+        unnest(@start_delays::interval[]) AS start_delay, unnest(@has_children::boolean[]) AS has_children,
+        unnest(@waiting_parents::integer[]) AS waiting_parents, unnest(@opened_ats::timestamptz[]) AS opened_at,
+        unnest(@input_bytes::integer[]) AS input_bytes) u
+CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c;
 
 -- name: StepsByID :many
--- Steps with their live attempt, if any: the next number's row exists exactly while it is
+-- Steps with their live attempt, or zeros: the next number's row exists exactly while it is
 -- live. Read under the execution's lock, takes none; primary keys of steps and (step_id, number).
+-- OFFSET 0 as in AttemptsOfNumber.
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
     s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
-    a.id AS attempt_id, a.number, a.round, a.state AS attempt_state, a.worker_id, a.session_id, a.worker_name,
-    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry,
-    a.checkpoint_bytes AS attempt_checkpoint_bytes
+    COALESCE(a.id, '00000000-0000-0000-0000-000000000000')::uuid AS attempt_id, COALESCE(a.number, 0)::integer AS number,
+    COALESCE(a.round, 0)::integer AS round, COALESCE(a.state, '')::text AS attempt_state,
+    COALESCE(a.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
+    COALESCE(a.session_id, '00000000-0000-0000-0000-000000000000')::uuid AS session_id,
+    COALESCE(a.worker_name, '')::text AS worker_name, COALESCE(a.node, '')::text AS attempt_node,
+    COALESCE(a.lease_version, 0)::bigint AS lease_version, COALESCE(a.leased_at, 'epoch')::timestamptz AS leased_at,
+    COALESCE(a.start_to_close_at, 'epoch')::timestamptz AS start_to_close_at, COALESCE(a.lease_entry, 0)::bigint AS lease_entry,
+    COALESCE(a.checkpoint_bytes, 0)::integer AS attempt_checkpoint_bytes
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
-LEFT JOIN attempts a ON a.step_id = s.id AND a.number = s.attempts_ended + 1
+LEFT JOIN LATERAL (
+    SELECT t.id, t.number, t.round, t.state, t.worker_id, t.session_id, t.worker_name, t.node, t.lease_version, t.leased_at,
+        t.start_to_close_at, t.lease_entry, t.checkpoint_bytes
+    FROM attempts t WHERE t.step_id = s.id AND t.number = s.attempts_ended + 1 OFFSET 0) a ON true
 WHERE s.id = ANY(@ids::uuid[]);
 
 -- name: OpenStepIDs :many

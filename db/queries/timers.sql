@@ -8,6 +8,7 @@ ON CONFLICT (execution_id, kind, step_id) DO UPDATE SET fires_at = excluded.fire
 -- Executions with a timer that is due. Takes no lock: they are locked, then looked at anew. Index timers_due.
 SELECT DISTINCT t.execution_id FROM (
     SELECT execution_id FROM timers WHERE fires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
+      AND (cardinality(@wanted::uuid[]) = 0 OR execution_id = ANY(@wanted::uuid[]))
     ORDER BY fires_at LIMIT @batch::integer) t;
 
 -- name: TakeTimers :many

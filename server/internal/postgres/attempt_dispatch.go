@@ -84,7 +84,7 @@ func (d *dispatch) tryKeys(ctx context.Context) ([]scheduler.DispatchItem, error
 	for i, it := range d.c.Items {
 		keys[i] = dispatchKey(it.StepID, it.Number)
 	}
-	rows, err := d.t.q.TryDispatchLocks(ctx, keys)
+	rows, err := d.t.q.TryLocks(ctx, keys)
 	if err != nil {
 		return nil, fmt.Errorf("advisory locks: %w", err)
 	}
@@ -181,7 +181,7 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 	for _, it := range items {
 		ids[it.WorkerID] = true
 		if it.RequestID != "" {
-			p.WorkerIds = append(p.WorkerIds, it.WorkerID)
+			p.SessionIds = append(p.SessionIds, it.SessionID)
 			p.RequestIds = append(p.RequestIds, it.RequestID)
 		}
 	}
@@ -197,7 +197,7 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 		return err
 	}
 	d.answered = map[scheduler.PollKey]bool{}
-	if len(p.WorkerIds) == 0 {
+	if len(p.SessionIds) == 0 {
 		return nil
 	}
 	answered, err := d.t.q.AnsweredRequests(ctx, p)
@@ -205,7 +205,7 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 		return fmt.Errorf("read answered polls: %w", err)
 	}
 	for _, a := range answered {
-		d.answered[scheduler.PollKey{WorkerID: a.WorkerID, RequestID: a.RequestID}] = true
+		d.answered[scheduler.PollKey{SessionID: a.SessionID, RequestID: a.RequestID}] = true
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 // needs it, or it is left.
 func (d *dispatch) decide(it scheduler.DispatchItem) {
 	if a, exists := d.made[it.StepID]; exists {
-		if a.ClaimID.Valid && a.ClaimID.UUID == d.c.ClaimID && a.ID == it.AttemptID {
+		if a.ClaimID == d.c.ClaimID && a.ID == it.AttemptID {
 			d.done.Granted[it.AttemptID] = true // our own commit, whose answer was lost
 		}
 		d.drop(it)
@@ -250,9 +250,9 @@ func (d *dispatch) hasRoom(it scheduler.DispatchItem) bool {
 	if !locked || w.Draining || !w.SessionID.Valid || w.SessionID.UUID != it.SessionID || d.live[it.WorkerID] >= int(w.Slots) {
 		return false
 	}
-	key := scheduler.PollKey{WorkerID: it.WorkerID, RequestID: it.RequestID}
+	key := scheduler.PollKey{SessionID: it.SessionID, RequestID: it.RequestID}
 	if it.RequestID != "" && d.answered[key] {
-		key.SessionID = it.SessionID
+		key.WorkerID = it.WorkerID
 		if !slices.Contains(d.done.Answered, key) {
 			d.done.Answered = append(d.done.Answered, key)
 		}
@@ -301,7 +301,7 @@ func (d *dispatch) grant(ctx context.Context) error {
 		addAttempt(&attempts, a.Data())
 		addLease(&leases, a.Data(), l, it, e.Data().ID, d.c.ClaimID)
 		if it.RequestID != "" {
-			polls.WorkerIds = append(polls.WorkerIds, it.WorkerID)
+			polls.SessionIds = append(polls.SessionIds, it.SessionID)
 			polls.RequestIds = append(polls.RequestIds, it.RequestID)
 		}
 		d.done.Granted[it.AttemptID] = true
@@ -318,7 +318,7 @@ func (d *dispatch) grant(ctx context.Context) error {
 	if err := d.t.q.InsertLeases(ctx, leases); err != nil {
 		return fmt.Errorf("insert leases: %w", err)
 	}
-	if len(polls.WorkerIds) == 0 {
+	if len(polls.SessionIds) == 0 {
 		return nil
 	}
 	if err := d.t.q.InsertAnsweredRequests(ctx, polls); err != nil {

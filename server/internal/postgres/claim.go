@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -15,19 +14,20 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-// NextDue is how long until something is due for any of the groups.
-func (s *Store) NextDue(ctx context.Context, groups []scheduler.Group) (time.Duration, bool, error) {
-	var p dbsqlc.NextRequestDueParams
+// NextDue is how long until something is due, of each of the groups of which something waits.
+func (s *Store) NextDue(ctx context.Context, groups []scheduler.Group) ([]scheduler.DueGroup, error) {
+	var p dbsqlc.NextRequestsDueParams
 	for _, g := range groups {
 		p.Namespaces = append(p.Namespaces, g.Namespace)
 		p.Capabilities = append(p.Capabilities, g.Capability)
 		p.Nodes = append(p.Nodes, g.Node)
 	}
-	remaining, err := s.reads.NextRequestDue(ctx, p)
-	if err != nil {
-		return 0, false, outward(ctx, fmt.Errorf("next due: %w", err))
+	rows, err := s.reads.NextRequestsDue(ctx, p)
+	due := make([]scheduler.DueGroup, len(rows))
+	for i, r := range rows {
+		due[i] = scheduler.DueGroup{Group: scheduler.Group{Namespace: r.Namespace, Capability: r.Capability, Node: r.Node}, In: fromInterval(r.Remaining)}
 	}
-	return fromInterval(remaining), remaining.Valid, nil
+	return due, outwardOrNil(ctx, "next due", err)
 }
 
 // Claim counts the workers' free slots, then claims what their polls can take. Nothing is

@@ -13,6 +13,10 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
+// firstDelivery is the number of the delivery that a dispatch makes. A replay's is what it has
+// raised it to; none is read later, when another replay may have raised it again.
+const firstDelivery = 1
+
 // Contents reads what workers get with live leases. Payloads never change while a lease
 // lives, so no transaction holds the statements together.
 func (s *Store) Contents(ctx context.Context, attempts []uuid.UUID) ([]scheduler.LeaseView, error) {
@@ -92,14 +96,14 @@ func leaseView(r *dbsqlc.LeaseContentsRow) (scheduler.LeaseView, error) {
 		ExpiresAt: r.ExpiresAt.Time.UTC(), Remaining: fromInterval(r.Remaining),
 		StartToCloseAt: r.StartToCloseAt.Time.UTC(), StartToCloseRemaining: fromInterval(r.StartToCloseRemaining),
 		ParentOutputsOmitted: int(r.ParentBytes) > task.MaxParentBytes, PreviousFailure: failure, Labels: labels,
-		TraceContext: trace, WorkerID: r.WorkerID, RequestID: r.RequestID, Delivery: int(r.Delivery),
+		TraceContext: trace, WorkerID: r.WorkerID, RequestID: r.RequestID, Delivery: firstDelivery,
 	}, nil
 }
 
 // Lookup tells how polls stand. It decides nothing: dispatch looks again.
 func (s *Store) Lookup(ctx context.Context, keys []scheduler.PollKey) ([]scheduler.PollState, error) {
 	var states []scheduler.PollState
-	err := s.snapshot(ctx, "look up polls", func(q *dbsqlc.Queries) error {
+	err := s.readOnly(ctx, "look up polls", func(q *dbsqlc.Queries) error {
 		var err error
 		states, err = lookup(ctx, q, keys)
 		return err
@@ -125,8 +129,8 @@ func lookup(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.PollKey) ([
 		} else if st.Worker.SessionID != k.SessionID {
 			strangers = append(strangers, k.SessionID)
 		}
-		anonymous := scheduler.PollKey{WorkerID: k.WorkerID, RequestID: k.RequestID}
-		st.Live, st.Answered = live[anonymous], answered[anonymous]
+		asked := scheduler.PollKey{SessionID: k.SessionID, RequestID: k.RequestID}
+		st.Live, st.Answered = live[asked], answered[asked]
 		states[i] = st
 	}
 	if len(strangers) == 0 {
@@ -168,34 +172,35 @@ func workerState(w *dbsqlc.FindWorkersRow) scheduler.WorkerState {
 }
 
 func requestStates(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.PollKey) (map[scheduler.PollKey][]uuid.UUID, map[scheduler.PollKey]bool, error) {
-	var p dbsqlc.AnsweredRequestsParams
+	var p dbsqlc.LeasesOfRequestsParams
 	for _, k := range keys {
 		if k.RequestID != "" {
 			p.WorkerIds = append(p.WorkerIds, k.WorkerID)
+			p.SessionIds = append(p.SessionIds, k.SessionID)
 			p.RequestIds = append(p.RequestIds, k.RequestID)
 		}
 	}
 	if len(p.WorkerIds) == 0 {
 		return nil, nil, nil
 	}
-	rows, err := q.AnsweredRequests(ctx, p)
+	rows, err := q.AnsweredRequests(ctx, dbsqlc.AnsweredRequestsParams{SessionIds: p.SessionIds, RequestIds: p.RequestIds})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read answered polls: %w", err)
 	}
 	answered := make(map[scheduler.PollKey]bool, len(rows))
 	for _, r := range rows {
-		answered[scheduler.PollKey{WorkerID: r.WorkerID, RequestID: r.RequestID}] = true
+		answered[scheduler.PollKey{SessionID: r.SessionID, RequestID: r.RequestID}] = true
 	}
 	if len(answered) == 0 {
 		return nil, answered, nil
 	}
-	leases, err := q.LeasesOfRequests(ctx, dbsqlc.LeasesOfRequestsParams(p))
+	leases, err := q.LeasesOfRequests(ctx, p)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read polls' leases: %w", err)
 	}
 	live := map[scheduler.PollKey][]uuid.UUID{}
 	for _, r := range leases {
-		k := scheduler.PollKey{WorkerID: r.WorkerID, RequestID: r.RequestID}
+		k := scheduler.PollKey{SessionID: r.SessionID, RequestID: r.RequestID}
 		live[k] = append(live[k], r.AttemptID)
 	}
 	return live, answered, nil
@@ -204,15 +209,25 @@ func requestStates(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.Poll
 // Replay raises the delivery of live leases, so that an earlier one cannot hand them back,
 // and returns them.
 func (s *Store) Replay(ctx context.Context, attempts []uuid.UUID) ([]scheduler.LeaseView, error) {
+	var raised []dbsqlc.RaiseDeliveriesRow
 	err := s.tx(ctx, "replay", func(ctx context.Context, t *txn) error {
 		var err error
-		attempts, err = t.q.RaiseDeliveries(ctx, attempts)
+		raised, err = t.q.RaiseDeliveries(ctx, attempts)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.Contents(ctx, attempts)
+	delivery := make(map[uuid.UUID]int, len(raised))
+	live := make([]uuid.UUID, len(raised))
+	for i, r := range raised {
+		delivery[r.AttemptID], live[i] = int(r.Delivery), r.AttemptID
+	}
+	views, err := s.Contents(ctx, live)
+	for i := range views {
+		views[i].Delivery = delivery[views[i].AttemptID]
+	}
+	return views, err
 }
 
 // Return hands back grants that reached nobody: RELEASED, as if they had never been made.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,22 +17,36 @@ import (
 // maxStepsAnswered is how many steps an enqueue answers with.
 const maxStepsAnswered = 100
 
-// Enqueue accepts a batch in one transaction.
-func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing bool) ([]scheduler.Result[scheduler.Enqueued], error) {
-	capabilities := map[capabilityKey]int32{}
+// Enqueue accepts a batch in one transaction. An item whose key an unfinished transaction
+// holds is answered ErrBusy, unless wait.
+func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+	wanted := map[capabilityKey]bool{}
 	for i := range batch {
 		for j := range batch[i].Spec.Steps {
-			capabilities[capabilityKey{batch[i].Spec.Namespace, batch[i].Spec.Steps[j].Capability}] = 0
+			wanted[capabilityKey{batch[i].Spec.Namespace, batch[i].Spec.Steps[j].Capability}] = true
 		}
 	}
-	if err := s.capabilityIDs(ctx, capabilities); err != nil {
-		return nil, err
+	for {
+		if err := s.makeCapabilities(ctx, wanted); err != nil {
+			return nil, err
+		}
+		results, err := s.enqueue(ctx, batch, allOrNothing, wait)
+		if !errors.Is(err, errCapabilityGone) {
+			return results, err
+		}
+		s.capabilities.Clear() // the database is not the one that it was: a failover, or a restore
 	}
+}
+
+// errCapabilityGone says that a capability which was seen before has no row.
+var errCapabilityGone = errors.New("a capability has no row")
+
+func (s *Store) enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
 	var results []scheduler.Result[scheduler.Enqueued]
 	err := s.tx(ctx, "enqueue", func(ctx context.Context, t *txn) error {
-		e := &enqueue{t: t, batch: batch, capabilities: capabilities, created: set{}, executions: map[uuid.UUID]*task.Execution{}}
+		e := &enqueue{t: t, batch: batch, created: set{}, executions: map[uuid.UUID]*task.Execution{}}
 		var err error
-		results, err = e.run(ctx, allOrNothing)
+		results, err = e.run(ctx, allOrNothing, wait)
 		return err
 	})
 	return results, err
@@ -39,18 +54,21 @@ func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, all
 
 // enqueue is one try of accepting a batch.
 type enqueue struct {
-	t            *txn
-	batch        []scheduler.NewExecution
-	capabilities map[capabilityKey]int32
-	executions   map[uuid.UUID]*task.Execution // by id, as they would be
-	created      set
-	steps        dbsqlc.InsertStepsParams
-	edges        dbsqlc.InsertEdgesParams
-	payloads     dbsqlc.PutPayloadsParams
-	now          time.Time
+	t          *txn
+	batch      []scheduler.NewExecution
+	executions map[uuid.UUID]*task.Execution // by id, as they would be
+	created    set
+	busy       map[capabilityKey]bool // keys that other transactions hold
+	steps      dbsqlc.InsertStepsParams
+	edges      dbsqlc.InsertEdgesParams
+	payloads   dbsqlc.PutPayloadsParams
+	now        time.Time
 }
 
-func (e *enqueue) run(ctx context.Context, allOrNothing bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+	if err := e.lockKeys(ctx, wait || allOrNothing); err != nil {
+		return nil, err
+	}
 	now, err := e.t.q.Now(ctx)
 	if err != nil {
 		return nil, err
@@ -80,6 +98,38 @@ func (e *enqueue) run(ctx context.Context, allOrNothing bool) ([]scheduler.Resul
 	return results, e.insertGraphs(ctx, w)
 }
 
+// lockKeys takes the right to insert under the batch's keys, before anything else is locked.
+func (e *enqueue) lockKeys(ctx context.Context, wait bool) error {
+	of := map[int64]capabilityKey{}
+	var keys []int64
+	for i := range e.batch {
+		s := e.batch[i].Spec
+		if s.IdempotencyKey == "" {
+			continue
+		}
+		k := idempotencyKey(s.Namespace, s.IdempotencyKey)
+		if _, twice := of[k]; !twice {
+			keys = append(keys, k)
+		}
+		of[k] = capabilityKey{s.Namespace, s.IdempotencyKey}
+	}
+	e.busy = map[capabilityKey]bool{}
+	if len(keys) == 0 {
+		return nil
+	}
+	if wait {
+		_, err := e.t.q.KeyLocks(ctx, keys)
+		return wrap("lock keys", err)
+	}
+	rows, err := e.t.q.TryLocks(ctx, keys)
+	for _, r := range rows {
+		if !r.Locked {
+			e.busy[of[r.Key]] = true
+		}
+	}
+	return wrap("try keys", err)
+}
+
 // insertExecutions inserts the rows of those whose keys are free, and of all without a key.
 // After an unknown commit those that are there already count as created: by this very batch.
 func (e *enqueue) insertExecutions(ctx context.Context, w *writes) error {
@@ -98,7 +148,7 @@ func (e *enqueue) insertExecutions(ctx context.Context, w *writes) error {
 			e.created[n.IDs.Execution] = true
 			continue
 		}
-		if n.Spec.IdempotencyKey != "" && seen[key] {
+		if n.Spec.IdempotencyKey != "" && (seen[key] || e.busy[key]) {
 			continue
 		}
 		seen[key] = true
@@ -176,7 +226,8 @@ func (e *enqueue) addStep(execution uuid.UUID, spec *task.ExecutionSpec, step *t
 	p.ExecutionIds = append(p.ExecutionIds, execution)
 	p.Ordinals = append(p.Ordinals, int32(d.Ordinal))
 	p.Names = append(p.Names, d.Name)
-	p.CapabilityIds = append(p.CapabilityIds, e.capabilities[capabilityKey{spec.Namespace, d.Capability}])
+	p.Namespaces = append(p.Namespaces, spec.Namespace)
+	p.Capabilities = append(p.Capabilities, d.Capability)
 	p.Nodes = append(p.Nodes, d.Node)
 	p.Priorities = append(p.Priorities, int16(d.Priority))
 	p.States = append(p.States, storedState(d.State))
@@ -220,7 +271,9 @@ func (e *enqueue) keepOnly(fresh set, w *writes) {
 func (e *enqueue) findExisting(ctx context.Context) (map[capabilityKey]dbsqlc.FindExecutionsByKeyRow, error) {
 	var p dbsqlc.FindExecutionsByKeyParams
 	for i := range e.batch {
-		if n := &e.batch[i]; !e.created[n.IDs.Execution] {
+		n := &e.batch[i]
+		key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
+		if !e.created[n.IDs.Execution] && !e.busy[key] {
 			p.Namespaces = append(p.Namespaces, n.Spec.Namespace)
 			p.IdempotencyKeys = append(p.IdempotencyKeys, n.Spec.IdempotencyKey)
 		}
@@ -244,8 +297,11 @@ func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutions
 	if e.created[n.IDs.Execution] {
 		return scheduler.Result[scheduler.Enqueued]{Value: scheduler.Enqueued{Execution: e.view(n), Created: true}}
 	}
-	row, found := existing[capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}]
+	key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
+	row, found := existing[key]
 	switch {
+	case e.busy[key]:
+		return scheduler.Result[scheduler.Enqueued]{Err: scheduler.ErrBusy}
 	case !found: // it was there a moment ago: retention has taken it
 		return scheduler.Result[scheduler.Enqueued]{Err: scheduler.ErrBusy}
 	case !bytes.Equal(row.ContentHash, n.Hash):
@@ -281,8 +337,12 @@ func (e *enqueue) readExisting(ctx context.Context, results []scheduler.Result[s
 
 func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {
 	if len(e.steps.Ids) > 0 {
-		if err := e.t.q.InsertSteps(ctx, e.steps); err != nil {
+		n, err := e.t.q.InsertSteps(ctx, e.steps)
+		if err != nil {
 			return fmt.Errorf("insert steps: %w", err)
+		}
+		if int(n) != len(e.steps.Ids) {
+			return errCapabilityGone
 		}
 	}
 	if len(e.edges.Children) > 0 {

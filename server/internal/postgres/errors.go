@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 )
@@ -17,9 +20,8 @@ const (
 	codeDeadlock         = "40P01"
 	codeLockNotAvailable = "55P03"
 	codeQueryCanceled    = "57014"
-	codeUndefinedTable   = "42P01"
-	codeUndefinedFunc    = "42883"
 	codeTooManyClients   = "53300"
+	codeUndefinedTable   = "42P01"
 )
 
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
@@ -43,7 +45,9 @@ func classify(err error) fault {
 			return faultRetry
 		case codeLockNotAvailable:
 			return faultLocked
-		case codeQueryCanceled, codeTooManyClients:
+		case codeQueryCanceled: // a statement took too long: one item of a batch may be to blame
+			return faultLocked
+		case codeTooManyClients:
 			return faultTransient
 		}
 		switch pg.Code[:2] {
@@ -54,11 +58,25 @@ func classify(err error) fault {
 		}
 		return faultOther
 	}
-	if isOurs(err) {
+	if isOurs(err) || !fromConnection(err) {
 		return faultOther
 	}
-	return faultTransient // not PostgreSQL's word and not ours: the connection's
+	return faultTransient
 }
+
+// fromConnection tells whether an error is one of the connection or of time, rather than of
+// what was sent or decided.
+func fromConnection(err error) bool {
+	var network net.Error
+	var connect *pgconn.ConnectError
+	return errors.As(err, &network) || errors.As(err, &connect) || pgconn.SafeToRetry(err) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, puddle.ErrClosedPool) ||
+		errors.Is(err, errWarned)
+}
+
+// errWarned says that a commit was answered with a warning: it was not replicated.
+var errWarned = errors.New("commit was answered with a warning")
 
 // isOurs tells whether an error is the application's or the domain's own answer.
 func isOurs(err error) bool {

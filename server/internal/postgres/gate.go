@@ -44,7 +44,7 @@ func (t *txn) lock(ctx context.Context, ids []uuid.UUID, wait bool) (*gate, erro
 		}
 		g.execs[d.ID] = task.RestoreExecution(d)
 		g.rows[d.ID] = &rows[i]
-		if d.Deadline != nil {
+		if d.Deadline != nil || d.State == task.ExecutionCreated {
 			g.timed[d.ID] = true
 		}
 	}

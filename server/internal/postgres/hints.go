@@ -21,6 +21,7 @@ const (
 	channel      = "leasehold"
 	hintInterval = 25 * time.Millisecond // hints of that time travel together
 	hearTimeout  = 30 * time.Second      // then the connection is asked whether it lives
+	pingTimeout  = 5 * time.Second
 )
 
 // Hints carries hints between replicas by NOTIFY: gathered, outside every transaction that
@@ -157,7 +158,9 @@ func (h *Hints) next(ctx context.Context, conn *pgx.Conn, hear func(scheduler.Hi
 	timedOut := wait.Err() != nil && ctx.Err() == nil
 	cancel()
 	if timedOut {
-		return conn.Ping(ctx)
+		alive, cancel := context.WithTimeout(ctx, pingTimeout)
+		defer cancel()
+		return conn.Ping(alive)
 	}
 	if err != nil {
 		return err

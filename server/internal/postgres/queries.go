@@ -15,14 +15,6 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-// snapshot runs reads that must fit together, in one snapshot.
-func (s *Store) snapshot(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		return f(dbsqlc.New(tx))
-	})
-	return outwardOrNil(ctx, what, err)
-}
-
 // GetExecution reads an execution as committed.
 func (s *Store) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) (view *scheduler.ExecutionView, more bool, err error) {
 	err = s.snapshot(ctx, "get execution", func(db *dbsqlc.Queries) error {
@@ -219,9 +211,14 @@ func listParams(q scheduler.ListQuery) dbsqlc.ListExecutionsParams {
 
 // ListTimeline reads a page of what happened.
 func (s *Store) ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]scheduler.EntryView, error) {
-	rows, err := s.reads.ListTimeline(ctx, dbsqlc.ListTimelineParams{ExecutionID: execution, After: after, PageSize: int32(limit)})
+	var rows []dbsqlc.ListTimelineRow
+	err := s.snapshot(ctx, "list timeline", func(q *dbsqlc.Queries) error {
+		var err error
+		rows, err = q.ListTimeline(ctx, dbsqlc.ListTimelineParams{ExecutionID: execution, After: after, PageSize: int32(limit)})
+		return err
+	})
 	if err != nil {
-		return nil, outwardOrNil(ctx, "list timeline", err)
+		return nil, err
 	}
 	if len(rows) == 0 && after == 0 { // every execution has a first entry
 		return nil, &scheduler.NotFoundError{Kind: scheduler.KindExecution, ID: execution.String()}

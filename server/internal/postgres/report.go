@@ -17,9 +17,10 @@ import (
 // answer; one whose rows another transaction holds is answered ErrBusy.
 func (s *Store) Report(ctx context.Context, batch []scheduler.Report, wait bool) ([]scheduler.Result[scheduler.Reported], error) {
 	var results []scheduler.Result[scheduler.Reported]
+	replays := set{}
 	err := s.tx(ctx, "report", func(ctx context.Context, t *txn) error {
 		r := &reports{
-			t: t, batch: batch, wait: wait, at: map[uuid.UUID]int{},
+			t: t, batch: batch, wait: wait, at: map[uuid.UUID]int{}, replays: replays,
 			results: make([]scheduler.Result[scheduler.Reported], len(batch)),
 		}
 		if err := r.run(ctx); err != nil {
@@ -41,6 +42,9 @@ type reports struct {
 	where   map[uuid.UUID]dbsqlc.FindAttemptsRow
 	g       *gate
 	now     time.Time
+	// replays are the attempts whose report was recorded before the first try. A later try may
+	// find what one before it has written; that is the call's own.
+	replays set
 }
 
 func (r *reports) run(ctx context.Context) error {
@@ -207,8 +211,11 @@ func (r *reports) answerLate(ctx context.Context, ended set) error {
 		l.HeldVersion, l.Outcome = r.batch[i].LeaseVersion, task.OutcomeFingerprint(&r.batch[i].Outcome)
 		if l.Replayed() {
 			r.t.vouch()
+			if !r.t.again {
+				r.replays[id] = true
+			}
 			r.results[i].Value = scheduler.Reported{
-				Replayed: !r.t.again, StepState: l.stepState, ExecutionState: l.executionState, NextDue: l.nextDue,
+				Replayed: r.replays[id], StepState: l.stepState, ExecutionState: l.executionState, NextDue: l.nextDue,
 			}
 			continue
 		}

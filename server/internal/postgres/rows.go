@@ -50,15 +50,15 @@ func restoreStep(r *dbsqlc.StepsByIDRow) (*task.Step, error) {
 
 // liveAttempt is the attempt of the step's next number: it exists exactly while it is live.
 func liveAttempt(r *dbsqlc.StepsByIDRow) *task.Attempt {
-	if !r.AttemptID.Valid {
+	if r.AttemptID == uuid.Nil {
 		return nil
 	}
 	return task.RestoreAttempt(task.AttemptData{
-		ID: r.AttemptID.UUID, StepID: r.ID, Number: int(r.Number.Int32), Round: int(r.Round.Int32),
-		State: task.AttemptState(r.AttemptState.String), WorkerID: r.WorkerID.UUID, SessionID: r.SessionID.UUID,
-		WorkerName: r.WorkerName.String, Node: r.AttemptNode.String, LeaseVersion: r.LeaseVersion.Int64,
-		LeasedAt: r.LeasedAt.Time.UTC(), StartToCloseAt: r.StartToCloseAt.Time.UTC(), LeaseEntry: r.LeaseEntry.Int64,
-		CheckpointBytes: int(r.AttemptCheckpointBytes.Int32),
+		ID: r.AttemptID, StepID: r.ID, Number: int(r.Number), Round: int(r.Round),
+		State: task.AttemptState(r.AttemptState), WorkerID: r.WorkerID, SessionID: r.SessionID,
+		WorkerName: r.WorkerName, Node: r.AttemptNode, LeaseVersion: r.LeaseVersion,
+		LeasedAt: r.LeasedAt.Time.UTC(), StartToCloseAt: r.StartToCloseAt.Time.UTC(), LeaseEntry: r.LeaseEntry,
+		CheckpointBytes: int(r.AttemptCheckpointBytes),
 	})
 }
 

@@ -98,7 +98,9 @@ func (w *writes) flush(ctx context.Context, q *dbsqlc.Queries) error {
 		{"drop timers", len(w.untimed), func() error { return q.DropTimers(ctx, w.untimed) }},
 		{"insert entries", len(w.entries.ExecutionIds), func() error { return q.InsertEntries(ctx, w.entries) }},
 		{"insert events", len(w.events.Ids), func() error { return q.InsertEvents(ctx, w.events) }},
-		{"put heads", len(w.events.Ids), func() error { return q.PutHeads(ctx, w.events.AggregateIds) }},
+		{"put heads", len(w.events.Ids), func() error {
+			return q.PutHeads(ctx, dbsqlc.PutHeadsParams{AggregateIds: w.events.AggregateIds, Sequences: w.events.Sequences})
+		}},
 	}
 	for _, l := range list {
 		if l.n == 0 {

@@ -23,21 +23,30 @@ const (
 // Register opens a session, and commits that alone: the leases of the session before are
 // ended later, by their own deadlines.
 func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID, sessionID uuid.UUID) (scheduler.Session, error) {
-	capabilities := map[capabilityKey]int32{}
+	wanted := map[capabilityKey]bool{}
 	for _, c := range r.Capabilities {
-		capabilities[capabilityKey{r.Namespace, c}] = 0
+		wanted[capabilityKey{r.Namespace, c}] = true
 	}
-	if err := s.capabilityIDs(ctx, capabilities); err != nil {
+	if err := s.makeCapabilities(ctx, wanted); err != nil {
 		return scheduler.Session{}, err
 	}
 	session := scheduler.Session{Name: r.Name}
 	err := s.tx(ctx, "register worker", func(ctx context.Context, t *txn) error {
+		if before, err := t.openedBefore(ctx, sessionID); before != nil || err != nil {
+			if before != nil {
+				session.WorkerID, session.SessionID = before.WorkerID, sessionID
+			}
+			return err
+		}
+		// Two first registrations of a name at once would not see each other's row.
+		if _, err := t.q.KeyLocks(ctx, []int64{workerKey(r.Namespace, r.Name)}); err != nil {
+			return fmt.Errorf("lock name: %w", err)
+		}
 		old, err := t.q.LockWorkerByName(ctx, dbsqlc.LockWorkerByNameParams{Namespace: r.Namespace, Name: r.Name})
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("lock worker: %w", err)
 		}
-		mine := old.SessionID.Valid && (old.SessionID.UUID == sessionID || r.RequestID != "" && old.RequestID == r.RequestID)
-		if err == nil && mine { // our own commit, or the same call again
+		if err == nil && old.SessionID.Valid && r.RequestID != "" && old.RequestID == r.RequestID { // the same call again
 			t.vouch()
 			session.WorkerID, session.SessionID = old.ID, old.SessionID.UUID
 			return nil
@@ -47,6 +56,22 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 		return err
 	})
 	return session, err
+}
+
+// openedBefore finds the session that an earlier try, whose commit was not answered, has opened.
+// It may be superseded already: its first poll is told so.
+func (t *txn) openedBefore(ctx context.Context, sessionID uuid.UUID) (*dbsqlc.FindSessionsRow, error) {
+	if !t.again {
+		return nil, nil //nolint:nilnil // none
+	}
+	found, err := sessionsByID(ctx, t.q, []uuid.UUID{sessionID})
+	if err != nil {
+		return nil, err
+	}
+	if row, committed := found[sessionID]; committed {
+		return &row, nil
+	}
+	return nil, nil //nolint:nilnil // none
 }
 
 func (t *txn) openSession(ctx context.Context, r scheduler.Registration, workerID, sessionID uuid.UUID) (uuid.UUID, error) {
@@ -155,7 +180,7 @@ func (s *Store) Deregister(ctx context.Context, workerID, sessionID uuid.UUID, f
 	return s.endLeasesOf(ctx, workerID)
 }
 
-// endLeasesOf ends the leases of a worker without a session, some executions at a time.
+// endLeasesOf ends the leases of a worker's sessions that are over, some at a time.
 func (s *Store) endLeasesOf(ctx context.Context, workerID uuid.UUID) (ended int, err error) {
 	for {
 		var n int
@@ -172,12 +197,12 @@ func (s *Store) endLeasesOf(ctx context.Context, workerID uuid.UUID) (ended int,
 }
 
 func (t *txn) loseLeasesOf(ctx context.Context, workerID uuid.UUID) (int, error) {
-	rows, err := t.q.LeasesOfWorkers(ctx, []uuid.UUID{workerID})
+	rows, err := t.q.LeasesOfEndedSessions(ctx, dbsqlc.LeasesOfEndedSessionsParams{WorkerID: workerID, Batch: sweepBatch})
 	if err != nil {
 		return 0, fmt.Errorf("leases of worker: %w", err)
 	}
 	var p dbsqlc.DeleteLeasesParams
-	for _, r := range rows[:min(len(rows), sweepBatch)] {
+	for _, r := range rows {
 		p.AttemptIds = append(p.AttemptIds, r.AttemptID)
 		p.LeaseVersions = append(p.LeaseVersions, r.LeaseVersion)
 	}

@@ -46,12 +46,13 @@ type Config struct {
 type Store struct {
 	pool     *pgxpool.Pool
 	reads    *dbsqlc.Queries
+	queries  chan struct{} // places for callers' reads: the rest of the pool is for the work
 	log      *slog.Logger
 	epoch    int64
 	selected map[task.EventType]bool
 	counters Counters
 
-	capabilities sync.Map // capabilityKey → int32; a row is never deleted, so this never lies
+	capabilities sync.Map // capabilityKey → true: those whose row was seen
 }
 
 // Counters count what is retried inside, for metrics and tests.
@@ -84,7 +85,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
-	s := &Store{pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{}}
+	s := &Store{
+		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)),
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -122,7 +126,10 @@ func sessionSettings(c *pgx.ConnConfig) {
 		"enable_seqscan":                      "off",
 		"enable_hashjoin":                     "off",
 		"enable_mergejoin":                    "off",
+		"enable_bitmapscan":                   "off",
+		"max_parallel_workers_per_gather":     "0",
 	})
+	c.DialFunc = dialer().DialContext
 	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
 		if n.SeverityUnlocalized == "WARNING" {
 			conn.CustomData()[warnedKey] = n.Message
@@ -132,36 +139,28 @@ func sessionSettings(c *pgx.ConnConfig) {
 
 type capabilityKey struct{ namespace, name string }
 
-// capabilityIDs finds the rows of capabilities, and makes those that are new, in a statement
-// of its own: an enqueue or registration never waits for another's with this row in hand.
-func (s *Store) capabilityIDs(ctx context.Context, wanted map[capabilityKey]int32) error {
+// makeCapabilities makes the rows of capabilities that are new, in a statement of its own: an
+// enqueue or registration never waits for another's with this row in hand. Those that were
+// seen before are not looked at again; whoever relies on one notices when it is gone.
+func (s *Store) makeCapabilities(ctx context.Context, wanted map[capabilityKey]bool) error {
 	var p dbsqlc.InsertCapabilitiesParams
 	for k := range wanted {
-		if id, known := s.capabilities.Load(k); known {
-			wanted[k] = id.(int32)
-			continue
+		if _, seen := s.capabilities.Load(k); !seen {
+			p.Namespaces = append(p.Namespaces, k.namespace)
+			p.Names = append(p.Names, k.name)
 		}
-		p.Namespaces = append(p.Namespaces, k.namespace)
-		p.Names = append(p.Names, k.name)
 	}
 	if len(p.Names) == 0 {
 		return nil
 	}
-	return s.tx(ctx, "register capabilities", func(ctx context.Context, t *txn) error {
-		if err := t.q.InsertCapabilities(ctx, p); err != nil {
-			return err
-		}
-		rows, err := t.q.FindCapabilities(ctx, dbsqlc.FindCapabilitiesParams(p))
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			k := capabilityKey{r.Namespace, r.Name}
-			s.capabilities.Store(k, r.ID)
-			wanted[k] = r.ID
-		}
-		return nil
-	})
+	err := s.tx(ctx, "make capabilities", func(ctx context.Context, t *txn) error { return t.q.InsertCapabilities(ctx, p) })
+	if err != nil {
+		return err
+	}
+	for k := range wanted {
+		s.capabilities.Store(k, true)
+	}
+	return nil
 }
 
 func newID() uuid.UUID {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	sweepBatch   = 200 // attempts or executions of one transaction
+	sweepBatch   = 200 // leases of one transaction
 	tidyBatch    = 1000
 	shortOutage  = 5 * time.Second
 	outageSweeps = 5 // sweep intervals
@@ -85,6 +85,7 @@ const creditSessions = 5 * time.Minute
 
 // ExpireLeases ends leases that are over, of one batch.
 func (s *Store) ExpireLeases(ctx context.Context, b scheduler.SweepBatch) (scheduler.Swept, error) {
+	b = withLimit(b)
 	var swept scheduler.Swept
 	err := s.tx(ctx, "expire leases", func(ctx context.Context, t *txn) error {
 		var err error
@@ -95,18 +96,19 @@ func (s *Store) ExpireLeases(ctx context.Context, b scheduler.SweepBatch) (sched
 }
 
 func (t *txn) expireLeases(ctx context.Context, b scheduler.SweepBatch) (scheduler.Swept, error) {
-	rows, err := t.q.ExpiredLeases(ctx, dbsqlc.ExpiredLeasesParams{Skipped: orEmpty(b.Skipped), Batch: sweepBatch})
+	rows, err := t.q.ExpiredLeases(ctx, dbsqlc.ExpiredLeasesParams{Skipped: orEmpty(b.Skipped), Wanted: orEmpty(b.Wait), Batch: int32(b.Limit)})
 	if err != nil {
 		return scheduler.Swept{}, fmt.Errorf("find expired leases: %w", err)
 	}
 	if len(rows) == 0 {
 		return scheduler.Swept{}, nil
 	}
-	swept := scheduler.Swept{More: len(rows) == sweepBatch}
+	swept := scheduler.Swept{More: len(rows) == b.Limit}
 	candidates := set{}
 	for _, r := range rows {
 		candidates[r.ExecutionID] = true
 	}
+	swept.Looked = candidates.ids()
 	g, err := t.lockForSweep(ctx, candidates, b, &swept)
 	if err != nil {
 		return swept, err
@@ -130,16 +132,10 @@ func (t *txn) expireLeases(ctx context.Context, b scheduler.SweepBatch) (schedul
 	return swept, err
 }
 
-// lockForSweep locks candidates, leaving out those that another holds; one that was missed
-// too often is waited for, alone.
+// lockForSweep locks candidates, leaving out those that another holds, unless they are to be
+// waited for.
 func (t *txn) lockForSweep(ctx context.Context, candidates set, b scheduler.SweepBatch, swept *scheduler.Swept) (*gate, error) {
-	for _, id := range b.Wait {
-		if candidates[id] {
-			swept.More = true // the others are for the next batch
-			return t.lock(ctx, []uuid.UUID{id}, true)
-		}
-	}
-	g, err := t.lock(ctx, candidates.ids(), false)
+	g, err := t.lock(ctx, candidates.ids(), len(b.Wait) > 0)
 	if err != nil {
 		return nil, err
 	}
@@ -190,13 +186,14 @@ func (t *txn) endExpired(ctx context.Context, g *gate, attempts []uuid.UUID) (n 
 
 // FireTimers looks at rules of time, of one batch of executions.
 func (s *Store) FireTimers(ctx context.Context, b scheduler.SweepBatch) (scheduler.Swept, error) {
+	b = withLimit(b)
 	var swept scheduler.Swept
 	err := s.tx(ctx, "fire timers", func(ctx context.Context, t *txn) error {
-		due, err := t.q.DueTimers(ctx, dbsqlc.DueTimersParams{Skipped: orEmpty(b.Skipped), Batch: sweepBatch})
+		due, err := t.q.DueTimers(ctx, dbsqlc.DueTimersParams{Skipped: orEmpty(b.Skipped), Wanted: orEmpty(b.Wait), Batch: int32(b.Limit)})
 		if err != nil {
 			return fmt.Errorf("find due timers: %w", err)
 		}
-		swept = scheduler.Swept{More: len(due) > 0}
+		swept = scheduler.Swept{More: len(due) > 0, Looked: due}
 		if len(due) == 0 {
 			return nil
 		}
@@ -300,13 +297,27 @@ func (t *txn) deleteLiveLeases(ctx context.Context, e *task.Execution) error {
 	return err
 }
 
-// Tidy forgets what is too old to matter.
+// Tidy forgets what is too old to matter, batch by batch, until ctx ends or nothing is left.
 func (s *Store) Tidy(ctx context.Context) error {
-	if _, err := s.reads.DeleteOldAnsweredRequests(ctx, tidyBatch); err != nil {
-		return outwardOrNil(ctx, "forget answered polls", err)
+	for what, forget := range map[string]func(context.Context, int32) (int64, error){
+		"forget answered polls": s.reads.DeleteOldAnsweredRequests,
+		"forget sessions":       s.reads.DeleteOldSessions,
+	} {
+		for n := int64(tidyBatch); n == tidyBatch; {
+			var err error
+			if n, err = forget(ctx, tidyBatch); err != nil {
+				return outwardOrNil(ctx, what, err)
+			}
+		}
 	}
-	_, err := s.reads.DeleteOldSessions(ctx, tidyBatch)
-	return outwardOrNil(ctx, "forget sessions", err)
+	return nil
+}
+
+func withLimit(b scheduler.SweepBatch) scheduler.SweepBatch {
+	if b.Limit <= 0 {
+		b.Limit = sweepBatch
+	}
+	return b
 }
 
 // orEmpty is for arrays in conditions: nil would be NULL, and nothing would match.

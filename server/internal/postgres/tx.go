@@ -15,6 +15,7 @@ const (
 	warnedKey = "leasehold.warned" // in a connection's custom data
 	maxTries  = 8
 	slowTx    = time.Second
+	txTimeout = 30 * time.Second // for callers that set none: nobody waits for ever
 )
 
 // txn is a transaction under way.
@@ -38,6 +39,8 @@ func (t *txn) vouch() { t.writeWAL = true }
 // was not replicated), counts as unknown: the function runs again and finds its own. The
 // function may run several times and must keep nothing from a try that failed.
 func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context, t *txn) error) error {
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
 	unknown := false
 	var err error
 	for try := range maxTries {
@@ -104,13 +107,41 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx) (committing bool, err err
 	delete(conn.CustomData(), warnedKey)
 	err = tx.Commit(ctx)
 	if warning, warned := conn.CustomData()[warnedKey]; warned && err == nil {
-		return true, fmt.Errorf("commit was answered with a warning: %v", warning)
+		return true, fmt.Errorf("%w: %v", errWarned, warning)
 	}
 	if err == nil {
 		return false, nil
 	}
 	// PostgreSQL's own error means that it was rolled back; without one nobody knows.
 	return classify(err) == faultTransient, err
+}
+
+// snapshot runs a caller's reads, which must fit together, in one snapshot. There are places
+// for some at a time, so that slow ones leave connections for the work itself.
+func (s *Store) snapshot(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	select {
+	case s.queries <- struct{}{}:
+	case <-ctx.Done():
+		return outward(ctx, fmt.Errorf("%s: wait for a place: %w", what, ctx.Err()))
+	}
+	defer func() { <-s.queries }()
+	return s.readOnly(ctx, what, f)
+}
+
+// readOnly runs reads in one snapshot, whoever asks.
+func (s *Store) readOnly(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return f(dbsqlc.New(tx)) })
+	return outwardOrNil(ctx, what, err)
+}
+
+func withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, limited := ctx.Deadline(); limited {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, txTimeout)
 }
 
 // rollback has a time of its own: the caller's may be over.

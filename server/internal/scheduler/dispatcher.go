@@ -20,6 +20,8 @@ const (
 	lookupLimit    = 20_000
 	leftoverPause  = 15 * time.Millisecond // until rows that others held are tried again
 	roundTimeout   = 15 * time.Second
+	freeTimeout    = 3 * time.Second
+	roundBytes     = 64 << 20 // of a round's answers in memory
 	errorPause     = 250 * time.Millisecond
 	answerReserve  = 64 << 10 // bytes of an answer that are not leases
 )
@@ -33,15 +35,15 @@ type dispatcher struct {
 	polls    *registry
 	maxBytes int
 
+	tell func(...Hint) // this replica and the others
+
 	wake   chan struct{}
 	mu     sync.Mutex
 	hinted bool           // something may be due
 	quiet  map[Group]bool // groups of which nothing is due before the next look
 	wg     sync.WaitGroup
 
-	// Of the loop alone.
-	backlog  bool      // the last round gave something out: claim without a look
-	lookedAt time.Time // when polls were last looked up; monotonic
+	lookedAt time.Time // when polls were last looked up; of the loop alone, monotonic
 }
 
 type dispatchStore interface {
@@ -65,9 +67,7 @@ func (d *dispatcher) hear(h Hint) {
 		d.polls.unblock()
 	case HintWork:
 	}
-	d.mu.Lock()
-	d.hinted = true
-	d.mu.Unlock()
+	d.expectWork()
 	d.ring()
 }
 
@@ -133,31 +133,49 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
+// expectWork makes the next round look, and forgets what was quiet: while no poll is parked a
+// hint changes nothing else, and the next poll must not rely on what was seen before it.
 func (d *dispatcher) expectWork() {
 	d.mu.Lock()
 	d.hinted = true
+	clear(d.quiet)
 	d.mu.Unlock()
 }
 
 // work makes rounds while there is something to do, and returns when to look for due work and
-// when to look polls up again.
+// when to look polls up again. Polls are looked up between the rounds: a backlog keeps no
+// repeat and no superseded session waiting.
 func (d *dispatcher) work(ctx context.Context, planned time.Duration) (look, lookup time.Duration) {
-	limited, cancel := context.WithTimeout(ctx, roundTimeout)
-	defer cancel()
-	lookup, err := d.lookUp(limited)
-	if err == nil {
-		look, err = d.claimRounds(limited, planned)
+	for ctx.Err() == nil {
+		lookup, err := d.lookUp(ctx)
+		if err == nil {
+			if !d.takeHint() {
+				return planned, lookup
+			}
+			planned, err = d.round(ctx)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				d.log.Warn("dispatch round failed", "error", err)
+			}
+			d.expectWork()
+			wait(ctx, errorPause)
+			continue
+		}
+		if planned == 0 {
+			planned = lookAtLeast
+			d.expectWork()
+		}
 	}
-	if err == nil {
-		return look, lookup
-	}
-	if ctx.Err() == nil {
-		d.log.Warn("dispatch round failed", "error", err)
-	}
-	d.expectWork()
-	wait(ctx, errorPause)
-	d.ring()
-	return lookAtLeast, lookupInterval
+	return lookAtLeast, lookAtLeast
+}
+
+func (d *dispatcher) takeHint() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	hinted := d.hinted
+	d.hinted = false
+	return hinted
 }
 
 // lookUp looks new polls up, all together and twice a second at most: whether their sessions
@@ -171,6 +189,8 @@ func (d *dispatcher) lookUp(ctx context.Context) (again time.Duration, err error
 		return lookupInterval - since, nil
 	}
 	d.lookedAt = stopwatch()
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
 	keys := make([]PollKey, len(fresh))
 	for i, p := range fresh {
 		keys[i] = PollKey{WorkerID: p.WorkerID, SessionID: p.SessionID, RequestID: p.RequestID}
@@ -201,95 +221,94 @@ func (d *dispatcher) lookedUp(p *parkedPoll, st PollState) {
 	}
 }
 
-// claimRounds claims and dispatches while that gives work out, then tells when to look again.
-func (d *dispatcher) claimRounds(ctx context.Context, planned time.Duration) (time.Duration, error) {
-	for ctx.Err() == nil {
-		d.mu.Lock()
-		hinted := d.hinted
-		d.hinted = false
-		d.mu.Unlock()
-		if !hinted {
-			return planned, nil
-		}
-		again, err := d.round(ctx)
-		if err != nil {
-			return 0, err
-		}
-		planned = again
-		if again == 0 {
-			planned = lookAtLeast
-			d.expectWork()
-		}
-	}
-	return planned, nil
-}
-
-// round is claim, place, dispatch; deliveries go on by themselves. It returns 0 when another
-// round may give more out at once.
+// round is look, claim, place, dispatch; deliveries go on by themselves. It returns 0 when
+// another round may give more out at once, else when to look again.
 func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error) {
-	polls, offers := d.polls.offers(d.maxBytes, offerLimit)
-	if len(offers) == 0 {
-		return lookAtLeast, nil
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	round := d.polls.beginRound()
+	due, again, err := d.look(ctx)
+	if err != nil {
+		return 0, err
 	}
-	if !d.backlog {
-		wait, due, err := d.look(ctx)
-		if err != nil {
+	granted, left, dropped := 0, 0, 0
+	if polls, offers := d.polls.offers(due, d.maxBytes, offerLimit); len(offers) > 0 {
+		if granted, left, dropped, err = d.give(ctx, polls, offers); err != nil {
 			return 0, err
 		}
-		if !due {
-			d.answerOnce(polls)
-			return wait, nil
-		}
 	}
-	d.backlog = false
-	claim := newID()
-	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
-	if err != nil {
-		return 0, err
-	}
-	placed := task.Place(claimed.Requests, offers, claimed.Free)
-	granted, left, err := d.dispatch(ctx, claim, claimed, placed, polls)
-	if err != nil {
-		return 0, err
-	}
-	d.leaveOut(polls, offers, claimed, granted)
-	d.answerOnce(polls)
+	d.polls.answerOnce(round)
 	switch {
-	case granted > 0:
-		d.backlog = true
+	case granted > 0 || dropped > 0:
 		return 0, nil
 	case left > 0:
 		return leftoverPause, nil
 	default:
-		return lookAtLeast, nil
+		return again, nil
 	}
 }
 
-// look asks whether anything is due for the parked polls, and remembers what is quiet.
-func (d *dispatcher) look(ctx context.Context) (wait time.Duration, due bool, err error) {
-	groups := d.polls.groups()
-	remaining, any, err := d.store.NextDue(ctx, groups)
+// give claims for offers, and dispatches what can be placed.
+func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []task.Offer) (granted, left, dropped int, err error) {
+	claim := newID()
+	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
 	if err != nil {
-		return 0, false, err
+		return 0, 0, 0, err
+	}
+	placed := withinBytes(claimed.Requests, task.Place(claimed.Requests, offers, claimed.Free))
+	done, err := d.dispatch(ctx, claim, claimed, placed, polls)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	granted = len(done.Granted)
+	d.leaveOut(polls, offers, claimed, granted)
+	return granted, len(placed) - granted - done.Dropped, done.Dropped, nil
+}
+
+// withinBytes bounds what the answers of a round weigh together in memory, one at least.
+func withinBytes(requests []task.Waiting, placed []task.Assignment) []task.Assignment {
+	bytes := 0
+	for i, a := range placed {
+		if bytes += requests[a.Waiting].AnswerBytes; bytes > roundBytes && i > 0 {
+			return placed[:i]
+		}
+	}
+	return placed
+}
+
+// look asks of which groups something is due for the parked polls, and remembers those that
+// are quiet until the next look.
+func (d *dispatcher) look(ctx context.Context) (due map[Group]bool, again time.Duration, err error) {
+	groups := d.polls.groups()
+	if len(groups) == 0 {
+		return nil, lookAtLeast, nil
+	}
+	waiting, err := d.store.NextDue(ctx, groups)
+	if err != nil {
+		return nil, 0, err
+	}
+	again = lookAtLeast
+	due = map[Group]bool{}
+	for _, w := range waiting {
+		if w.In <= 0 {
+			due[w.Group] = true
+		} else {
+			again = min(again, max(w.In, time.Millisecond))
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	clear(d.quiet)
-	if any && remaining <= 0 {
-		return 0, true, nil
+	if !d.hinted { // else something may have come since
+		clear(d.quiet)
+		for _, g := range groups {
+			d.quiet[g] = !due[g]
+		}
 	}
-	for _, g := range groups {
-		d.quiet[g] = true
-	}
-	if any {
-		return min(max(remaining, time.Millisecond), lookAtLeast), false, nil
-	}
-	return lookAtLeast, false, nil
+	return due, again, nil
 }
 
 // dispatch grants what was placed, gives the rest of the claim back, and starts the deliveries.
-func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Claimed, placed []task.Assignment, polls []*parkedPoll) (granted, left int, err error) {
-	done := Dispatched{Granted: map[uuid.UUID]bool{}}
+func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Claimed, placed []task.Assignment, polls []*parkedPoll) (done Dispatched, err error) {
 	items := make([]DispatchItem, len(placed))
 	held := stopwatch()
 	if len(placed) > 0 {
@@ -302,15 +321,28 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 		}
 		if done, err = d.store.Dispatch(ctx, DispatchCommand{ClaimID: claim, Items: items}); err != nil {
 			d.lost(ctx, claim, items, polls, placed)
-			return 0, 0, err
+			return Dispatched{}, err
 		}
 	}
 	d.freeRest(ctx, claim, claimed, items, done)
 	d.deliverAll(held, placed, items, done, polls)
+	d.polls.putLast(notGranted(placed, items, done, polls))
 	for _, key := range done.Answered {
 		d.polls.recheckKey(key)
 	}
-	return len(done.Granted), len(items) - len(done.Granted) - done.Dropped, nil
+	return done, nil
+}
+
+// notGranted are the polls of which something that was placed was left: another transaction
+// may hold their workers.
+func notGranted(placed []task.Assignment, items []DispatchItem, done Dispatched, polls []*parkedPoll) map[*parkedPoll]bool {
+	left := map[*parkedPoll]bool{}
+	for i, a := range placed {
+		if !done.Granted[items[i].AttemptID] {
+			left[polls[a.Offer]] = true
+		}
+	}
+	return left
 }
 
 // freeRest gives back what was claimed and not granted, so that others can take it at once.
@@ -347,17 +379,6 @@ func (d *dispatcher) leaveOut(polls []*parkedPoll, offers []task.Offer, claimed 
 	}
 }
 
-// answerOnce answers the polls that do not wait, once a round has seen them.
-func (d *dispatcher) answerOnce(polls []*parkedPoll) {
-	d.polls.mu.Lock()
-	defer d.polls.mu.Unlock()
-	for _, p := range polls {
-		if p.onlyOnce && !p.granted && !p.fresh {
-			p.finish(pollResult{})
-		}
-	}
-}
-
 // lost deals with a dispatch of which nobody knows: what it did not grant is given back, if
 // the store can be reached; otherwise the claim ends by itself. What it granted is found when
 // the polls are looked up.
@@ -371,6 +392,8 @@ func (d *dispatcher) lost(ctx context.Context, claim uuid.UUID, items []Dispatch
 	for i, it := range items {
 		steps[i] = it.StepID
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
+	defer cancel()
 	if err := d.store.Free(ctx, claim, steps); err != nil && ctx.Err() == nil {
 		d.log.Warn("claims were not given back; they end by themselves", "claims", len(steps), "error", err)
 	}

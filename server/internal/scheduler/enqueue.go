@@ -22,7 +22,7 @@ func (s *Scheduler) EnqueueAll(ctx context.Context, specs []*task.ExecutionSpec)
 	for i, spec := range specs {
 		batch[i] = newExecution(spec)
 	}
-	results, err := s.store.Enqueue(ctx, batch, true)
+	results, err := s.store.Enqueue(ctx, batch, true, true)
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +54,8 @@ func weighExecution(n NewExecution) int {
 	return bytes
 }
 
-func (s *Scheduler) flushEnqueues(ctx context.Context, batch []NewExecution, _ bool) ([]Result[Enqueued], error) {
-	results, err := s.store.Enqueue(ctx, batch, false)
+func (s *Scheduler) flushEnqueues(ctx context.Context, batch []NewExecution, wait bool) ([]Result[Enqueued], error) {
+	results, err := s.store.Enqueue(ctx, batch, false, wait)
 	if err == nil {
 		s.hint(HintWork)
 	}

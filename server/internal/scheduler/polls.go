@@ -30,6 +30,7 @@ type parkedPoll struct {
 	granted  bool         // a dispatch has leases for it
 	full     bool         // its worker had no free slot, or nothing was placed: left out until something changes
 	onlyOnce bool         // wait_timeout 0: answered after a round
+	parkedIn uint64       // the round that was under way, or over, when it came
 }
 
 type pollResult struct {
@@ -75,6 +76,7 @@ type registry struct {
 	byKey    map[PollKey]*parkedPoll
 	sessions map[uuid.UUID]*sessionInfo // by worker: its current session, as last seen
 	limit    int
+	round    uint64
 	stopped  bool
 }
 
@@ -109,7 +111,7 @@ func (r *registry) park(p *parkedPoll) error {
 		}
 		r.byKey[key] = p
 	}
-	p.fresh = true
+	p.fresh, p.parkedIn = true, r.round
 	r.polls[p] = struct{}{}
 	r.order = append(r.order, p)
 	return nil
@@ -171,12 +173,37 @@ func (r *registry) fresh(limit int) []*parkedPoll {
 	return list
 }
 
-// offers are the polls that can take something, as placing sees them.
-func (r *registry) offers(maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
+// beginRound counts rounds, so that a round answers only polls that it has seen.
+func (r *registry) beginRound() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.round++
+	return r.round
+}
+
+// answerOnce answers the polls that do not wait and were there when a round began.
+func (r *registry) answerOnce(round uint64) {
+	r.each(func(p *parkedPoll) {
+		if p.onlyOnce && !p.granted && !p.fresh && p.parkedIn < round {
+			p.finish(pollResult{})
+		}
+	})
+}
+
+// takesPart tells whether a poll can be offered something now.
+func (p *parkedPoll) takesPart() bool {
+	return p.session != nil && !p.granted && (!p.full || p.onlyOnce)
+}
+
+// offers are the polls that can serve a group of which something is due, as placing sees them.
+func (r *registry) offers(due map[Group]bool, maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
 	var list []*parkedPoll
 	var offers []task.Offer
+	if len(due) == 0 {
+		return nil, nil
+	}
 	r.each(func(p *parkedPoll) {
-		if p.session == nil || p.granted || p.full || len(list) == limit {
+		if len(list) == limit || !p.takesPart() || !p.session.serves(due) {
 			return
 		}
 		list = append(list, p)
@@ -188,12 +215,41 @@ func (r *registry) offers(maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
 	return list, offers
 }
 
+// serves tells whether a session can serve one of the groups.
+func (s *sessionInfo) serves(groups map[Group]bool) bool {
+	for g := range groups {
+		if g.Namespace == s.state.Namespace && s.set[g.Capability] && task.MatchesNode(g.Node, s.state.Node) {
+			return true
+		}
+	}
+	return false
+}
+
+// putLast puts polls behind all others, so that what they could not take goes to the next one
+// that can: a worker whose row a frozen replica holds must not be offered first for ever.
+func (r *registry) putLast(polls map[*parkedPoll]bool) {
+	if len(polls) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var front, last []*parkedPoll
+	for _, p := range r.order {
+		if polls[p] {
+			last = append(last, p)
+		} else {
+			front = append(front, p)
+		}
+	}
+	r.order = append(front, last...)
+}
+
 // groups are what the parked polls can serve.
 func (r *registry) groups() []Group {
 	seen := map[Group]bool{}
 	sessions := map[*sessionInfo]bool{}
 	r.each(func(p *parkedPoll) {
-		if p.session == nil || p.granted || p.full || sessions[p.session] {
+		if !p.takesPart() || sessions[p.session] {
 			return
 		}
 		sessions[p.session] = true

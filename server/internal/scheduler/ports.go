@@ -19,8 +19,9 @@ type NewExecution struct {
 // EnqueueStore accepts executions.
 type EnqueueStore interface {
 	// Enqueue accepts a batch in one transaction; each item has its own result. With
-	// allOrNothing the first refusal is the error and nothing is stored.
-	Enqueue(ctx context.Context, batch []NewExecution, allOrNothing bool) ([]Result[Enqueued], error)
+	// allOrNothing the first refusal is the error and nothing is stored. Unless wait, the
+	// batch fails soon when an unfinished transaction holds a key of it.
+	Enqueue(ctx context.Context, batch []NewExecution, allOrNothing, wait bool) ([]Result[Enqueued], error)
 }
 
 // LeaseStore keeps and ends attempts. An item whose rows another transaction holds is
@@ -32,9 +33,9 @@ type LeaseStore interface {
 
 // DispatchStore grants attempts.
 type DispatchStore interface {
-	// NextDue is how long until something is due for any of the groups; ok is false when
-	// nothing waits.
-	NextDue(ctx context.Context, groups []Group) (wait time.Duration, ok bool, err error)
+	// NextDue is how long until something is due, of each of the groups of which something
+	// waits.
+	NextDue(ctx context.Context, groups []Group) ([]DueGroup, error)
 	// Claim counts the workers' free slots, then claims what polls with free slots can take.
 	Claim(ctx context.Context, c ClaimCommand) (Claimed, error)
 	// Free gives claimed requests back.
@@ -83,9 +84,9 @@ type SweepStore interface {
 	// BeginSweep takes the right to sweep, gives credit after an outage, and looks whether
 	// there is anything to end.
 	BeginSweep(ctx context.Context, interval time.Duration) (SweepStart, error)
-	// ExpireLeases ends leases that are over, of at most 200 attempts.
+	// ExpireLeases ends leases that are over, of at most a batch's attempts.
 	ExpireLeases(ctx context.Context, b SweepBatch) (Swept, error)
-	// FireTimers looks at rules of time whose timer is due, of at most 200 executions.
+	// FireTimers looks at rules of time whose timer is due, of at most a batch's executions.
 	FireTimers(ctx context.Context, b SweepBatch) (Swept, error)
 	// Tidy forgets what is too old to matter, some at a time.
 	Tidy(ctx context.Context) error
@@ -102,12 +103,14 @@ type SweepStart struct {
 
 // SweepBatch is a part of a sweep.
 type SweepBatch struct {
+	Limit   int         // candidates, at most; default 200
 	Skipped []uuid.UUID // executions that were locked in this sweep
-	Wait    []uuid.UUID // executions that were missed too often: one of them is waited for
+	Wait    []uuid.UUID // only these, and they are waited for: they were missed too often
 }
 
 // Swept is what a part of a sweep did.
 type Swept struct {
+	Looked []uuid.UUID // executions of the candidates; also when it failed
 	Done   int         // attempts ended, or timers fired
 	Missed []uuid.UUID // executions that another transaction held
 	More   bool        // there may be more that was not looked at
@@ -118,7 +121,12 @@ type Group struct {
 	Namespace  string
 	Capability string
 	Node       string // empty: steps that are pinned to none
-	Room       int    // leases wanted of it, at most
+}
+
+// DueGroup is a group of which something waits.
+type DueGroup struct {
+	Group
+	In time.Duration // until it is due; not above 0: now
 }
 
 // ClaimCommand asks for work for parked polls.

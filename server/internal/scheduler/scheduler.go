@@ -72,6 +72,7 @@ func New(c Config) *Scheduler {
 	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval}
 	s.presence = newPresence(c.Store, c.Logger)
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
+	s.dispatcher.tell = s.hint
 	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues)
 	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals)
 	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports)

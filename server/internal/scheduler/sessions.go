@@ -10,7 +10,7 @@ import (
 func (s *Scheduler) Register(ctx context.Context, r Registration) (Session, error) {
 	workerID, sessionID := newID(), newID()
 	if r.Name == "" {
-		r.Name = "worker-" + workerID.String()
+		r.Name = uniqueName(r.RequestID, workerID)
 	}
 	session, err := s.store.Register(ctx, r, workerID, sessionID)
 	if err != nil {
@@ -23,6 +23,14 @@ func (s *Scheduler) Register(ctx context.Context, r Registration) (Session, erro
 	}
 	s.hints.Send(HintSession)
 	return session, nil
+}
+
+// uniqueName is the name of a worker that gave none: the same for a repeat of its request.
+func uniqueName(requestID string, workerID uuid.UUID) string {
+	if requestID != "" {
+		workerID = uuid.NewSHA1(uuid.NameSpaceOID, []byte(requestID))
+	}
+	return "worker-" + workerID.String()
 }
 
 // Drain stops new leases for a session; its parked polls are answered.

@@ -145,7 +145,7 @@ func (e *Execution) weighParents(opened map[uuid.UUID]bool, edges []Edge) map[uu
 		switch parent := e.steps[edge.Parent]; {
 		case !opened[edge.Child]:
 		case parent.d.State == StepSucceeded:
-			e.steps[edge.Child].d.ParentBytes += parent.outputBytes()
+			e.steps[edge.Child].d.weighParent(parent.outputBytes())
 		default:
 			waiting[edge.Child]++
 		}

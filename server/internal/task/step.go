@@ -113,7 +113,7 @@ func (s *Step) parentSucceeded(now time.Time, outputBytes int) (ready bool, err 
 		return false, s.refuse("parent succeeded")
 	}
 	s.d.WaitingParents--
-	s.d.ParentBytes += outputBytes
+	s.d.weighParent(outputBytes)
 	if s.d.WaitingParents > 0 {
 		return false, nil
 	}
@@ -142,7 +142,9 @@ func (s *Step) attemptSucceeded(output *Payload) error {
 		return s.refuse("attempt succeeded")
 	}
 	s.close(StepSucceeded, "")
-	s.d.OutputBytes = output.Size()
+	if output != nil {
+		s.d.OutputBytes = max(output.Size(), 1) // an empty one is one too
+	}
 	return nil
 }
 
@@ -291,6 +293,12 @@ func (s *Step) outputBytes() int {
 		return 0
 	}
 	return s.d.OutputBytes + len(s.d.Name)
+}
+
+// weighParent adds a parent's output, up to where it would not travel anyway: beyond that the
+// exact weight means nothing, and must not overflow.
+func (d *StepData) weighParent(bytes int) {
+	d.ParentBytes = min(d.ParentBytes+bytes, MaxParentBytes+1)
 }
 
 // answerBytes is what a lease of it weighs in an answer, its payloads at least.

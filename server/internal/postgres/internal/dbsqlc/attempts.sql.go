@@ -13,11 +13,11 @@ import (
 )
 
 const attemptsOfNumber = `-- name: AttemptsOfNumber :many
-SELECT a.id, a.step_id, a.number, l.claim_id
-FROM attempts a
-JOIN (SELECT unnest($1::uuid[]) AS step_id, unnest($2::integer[]) AS number) u
-  ON a.step_id = u.step_id AND a.number = u.number
-LEFT JOIN leases l ON l.attempt_id = a.id
+SELECT a.id, a.step_id, a.number,
+    COALESCE((SELECT l.claim_id FROM leases l WHERE l.attempt_id = a.id), '00000000-0000-0000-0000-000000000000')::uuid AS claim_id
+FROM (SELECT unnest($1::uuid[]) AS step_id, unnest($2::integer[]) AS number) u
+CROSS JOIN LATERAL (
+    SELECT t.id, t.step_id, t.number FROM attempts t WHERE t.step_id = u.step_id AND t.number = u.number OFFSET 0) a
 `
 
 type AttemptsOfNumberParams struct {
@@ -29,11 +29,12 @@ type AttemptsOfNumberRow struct {
 	ID      uuid.UUID
 	StepID  uuid.UUID
 	Number  int32
-	ClaimID uuid.NullUUID
+	ClaimID uuid.UUID
 }
 
 // Attempts that exist already for (step, number), with the claim that made them while they
-// are live. Takes no lock; unique indexes (step_id, number) and leases' primary key.
+// are live, else zero. Takes no lock; unique indexes (step_id, number) and leases' primary key. OFFSET 0
+// keeps the order of the loops: a plan that was made while a table was empty would walk it whole.
 func (q *Queries) AttemptsOfNumber(ctx context.Context, arg AttemptsOfNumberParams) ([]AttemptsOfNumberRow, error) {
 	rows, err := q.db.Query(ctx, attemptsOfNumber, arg.StepIds, arg.Numbers)
 	if err != nil {
@@ -254,12 +255,15 @@ SELECT l.attempt_id, l.step_id, l.execution_id, l.worker_id, l.session_id, l.req
     s.input_bytes, s.has_children, e.name AS execution_name, e.labels, e.trace_context,
     (l.expires_at - clock_timestamp())::interval AS remaining,
     (a.start_to_close_at - clock_timestamp())::interval AS start_to_close_remaining
-FROM leases l
+FROM (SELECT unnest($1::uuid[]) AS attempt_id) u
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id, k.step_id, k.execution_id, k.worker_id, k.session_id, k.request_id, k.lease_version, k.expires_at,
+        k.duration, k.delivery
+    FROM leases k WHERE k.attempt_id = u.attempt_id OFFSET 0) l
 JOIN attempts a ON a.id = l.attempt_id
 JOIN steps s ON s.id = l.step_id
 JOIN capabilities c ON c.id = s.capability_id
 JOIN executions e ON e.id = l.execution_id
-WHERE l.attempt_id = ANY($1::uuid[])
 ORDER BY s.priority DESC, l.lease_version
 `
 
@@ -289,7 +293,7 @@ type LeaseContentsRow struct {
 	StartToCloseRemaining pgtype.Interval
 }
 
-// What a worker gets with live leases. Takes no lock; primary keys.
+// What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber.
 func (q *Queries) LeaseContents(ctx context.Context, attemptIds []uuid.UUID) ([]LeaseContentsRow, error) {
 	rows, err := q.db.Query(ctx, leaseContents, attemptIds)
 	if err != nil {

@@ -9,44 +9,6 @@ import (
 	"context"
 )
 
-const findCapabilities = `-- name: FindCapabilities :many
-SELECT c.id, c.namespace, c.name FROM capabilities c
-JOIN (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS name) u
-  ON c.namespace = u.namespace AND c.name = u.name
-`
-
-type FindCapabilitiesParams struct {
-	Namespaces []string
-	Names      []string
-}
-
-type FindCapabilitiesRow struct {
-	ID        int32
-	Namespace string
-	Name      string
-}
-
-// Takes no lock; unique index (namespace, name).
-func (q *Queries) FindCapabilities(ctx context.Context, arg FindCapabilitiesParams) ([]FindCapabilitiesRow, error) {
-	rows, err := q.db.Query(ctx, findCapabilities, arg.Namespaces, arg.Names)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []FindCapabilitiesRow
-	for rows.Next() {
-		var i FindCapabilitiesRow
-		if err := rows.Scan(&i.ID, &i.Namespace, &i.Name); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const insertCapabilities = `-- name: InsertCapabilities :exec
 INSERT INTO capabilities (namespace, name)
 SELECT u.namespace, u.name FROM (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS name) u

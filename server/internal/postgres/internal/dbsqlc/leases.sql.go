@@ -13,24 +13,24 @@ import (
 )
 
 const answeredRequests = `-- name: AnsweredRequests :many
-SELECT r.worker_id, r.request_id FROM lease_requests r
-JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::text[]) AS request_id) u
-  ON r.worker_id = u.worker_id AND r.request_id = u.request_id
+SELECT r.session_id, r.request_id FROM lease_requests r
+JOIN (SELECT unnest($1::uuid[]) AS session_id, unnest($2::text[]) AS request_id) u
+  ON r.session_id = u.session_id AND r.request_id = u.request_id
 `
 
 type AnsweredRequestsParams struct {
-	WorkerIds  []uuid.UUID
+	SessionIds []uuid.UUID
 	RequestIds []string
 }
 
 type AnsweredRequestsRow struct {
-	WorkerID  uuid.UUID
+	SessionID uuid.UUID
 	RequestID string
 }
 
-// Which polls were answered with grants before. Takes no lock; primary key (worker_id, request_id).
+// Which polls were answered with grants before. Takes no lock; primary key (session_id, request_id).
 func (q *Queries) AnsweredRequests(ctx context.Context, arg AnsweredRequestsParams) ([]AnsweredRequestsRow, error) {
-	rows, err := q.db.Query(ctx, answeredRequests, arg.WorkerIds, arg.RequestIds)
+	rows, err := q.db.Query(ctx, answeredRequests, arg.SessionIds, arg.RequestIds)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (q *Queries) AnsweredRequests(ctx context.Context, arg AnsweredRequestsPara
 	var items []AnsweredRequestsRow
 	for rows.Next() {
 		var i AnsweredRequestsRow
-		if err := rows.Scan(&i.WorkerID, &i.RequestID); err != nil {
+		if err := rows.Scan(&i.SessionID, &i.RequestID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -101,7 +101,8 @@ func (q *Queries) CreditLeases(ctx context.Context, arg CreditLeasesParams) erro
 
 const deleteExpiredLeases = `-- name: DeleteExpiredLeases :many
 DELETE FROM leases l
-USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version) u
+USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.expires_at <= now()
 RETURNING l.attempt_id, l.step_id, l.execution_id, l.expires_at,
     COALESCE((SELECT w.session_id = l.session_id FROM workers w WHERE w.id = l.worker_id), false)::boolean AS session_current
@@ -150,7 +151,8 @@ func (q *Queries) DeleteExpiredLeases(ctx context.Context, arg DeleteExpiredLeas
 
 const deleteLeases = `-- name: DeleteLeases :many
 DELETE FROM leases l
-USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version) u
+USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
 RETURNING l.attempt_id, l.expires_at
 `
@@ -166,7 +168,8 @@ type DeleteLeasesRow struct {
 }
 
 // Ends leases: the row is the authority, and only its own version ends it. Locks and deletes
-// the rows; primary key.
+// the rows; primary key. The LIMIT leaves out nothing: it tells the planner that the arrays are
+// few, or a plan that was made while the table was small would walk it whole.
 func (q *Queries) DeleteLeases(ctx context.Context, arg DeleteLeasesParams) ([]DeleteLeasesRow, error) {
 	rows, err := q.db.Query(ctx, deleteLeases, arg.AttemptIds, arg.LeaseVersions)
 	if err != nil {
@@ -188,8 +191,8 @@ func (q *Queries) DeleteLeases(ctx context.Context, arg DeleteLeasesParams) ([]D
 }
 
 const deleteOldAnsweredRequests = `-- name: DeleteOldAnsweredRequests :execrows
-DELETE FROM lease_requests WHERE (worker_id, request_id) IN (
-    SELECT r.worker_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+DELETE FROM lease_requests WHERE (session_id, request_id) IN (
+    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
     ORDER BY r.answered_at LIMIT $1::integer FOR UPDATE SKIP LOCKED)
 `
 
@@ -205,7 +208,8 @@ func (q *Queries) DeleteOldAnsweredRequests(ctx context.Context, batch int32) (i
 const deleteUndeliveredLeases = `-- name: DeleteUndeliveredLeases :many
 DELETE FROM leases l
 USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version,
-        unnest($3::integer[]) AS delivery) u
+        unnest($3::integer[]) AS delivery
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.delivery = u.delivery AND NOT l.renewed
 RETURNING l.attempt_id
 `
@@ -311,11 +315,13 @@ func (q *Queries) DrawLeaseVersionsOfEpoch(ctx context.Context, arg DrawLeaseVer
 const expiredLeases = `-- name: ExpiredLeases :many
 SELECT attempt_id, execution_id, lease_version FROM leases
 WHERE expires_at <= now() AND NOT execution_id = ANY($1::uuid[])
-ORDER BY execution_id, attempt_id LIMIT $2::integer
+  AND (cardinality($2::uuid[]) = 0 OR execution_id = ANY($2::uuid[]))
+ORDER BY execution_id, attempt_id LIMIT $3::integer
 `
 
 type ExpiredLeasesParams struct {
 	Skipped []uuid.UUID
+	Wanted  []uuid.UUID
 	Batch   int32
 }
 
@@ -328,7 +334,7 @@ type ExpiredLeasesRow struct {
 // Candidates of the sweeper, but for executions that were missed. Takes no lock: what is over is
 // decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
 func (q *Queries) ExpiredLeases(ctx context.Context, arg ExpiredLeasesParams) ([]ExpiredLeasesRow, error) {
-	rows, err := q.db.Query(ctx, expiredLeases, arg.Skipped, arg.Batch)
+	rows, err := q.db.Query(ctx, expiredLeases, arg.Skipped, arg.Wanted, arg.Batch)
 	if err != nil {
 		return nil, err
 	}
@@ -348,19 +354,19 @@ func (q *Queries) ExpiredLeases(ctx context.Context, arg ExpiredLeasesParams) ([
 }
 
 const insertAnsweredRequests = `-- name: InsertAnsweredRequests :exec
-INSERT INTO lease_requests (worker_id, request_id, answered_at)
+INSERT INTO lease_requests (session_id, request_id, answered_at)
 SELECT unnest($1::uuid[]), unnest($2::text[]), now() ON CONFLICT DO NOTHING
 `
 
 type InsertAnsweredRequestsParams struct {
-	WorkerIds  []uuid.UUID
+	SessionIds []uuid.UUID
 	RequestIds []string
 }
 
 // Remembers polls that are answered with grants, under their workers' locks. Locks the new
-// rows; primary key (worker_id, request_id).
+// rows; primary key (session_id, request_id).
 func (q *Queries) InsertAnsweredRequests(ctx context.Context, arg InsertAnsweredRequestsParams) error {
-	_, err := q.db.Exec(ctx, insertAnsweredRequests, arg.WorkerIds, arg.RequestIds)
+	_, err := q.db.Exec(ctx, insertAnsweredRequests, arg.SessionIds, arg.RequestIds)
 	return err
 }
 
@@ -403,34 +409,43 @@ func (q *Queries) InsertLeases(ctx context.Context, arg InsertLeasesParams) erro
 	return err
 }
 
-const leasesOfRequests = `-- name: LeasesOfRequests :many
-SELECT l.attempt_id, l.worker_id, l.request_id FROM leases l
-JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::text[]) AS request_id) u
-  ON l.worker_id = u.worker_id AND l.request_id = u.request_id
+const leasesOfEndedSessions = `-- name: LeasesOfEndedSessions :many
+SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version FROM leases l
+WHERE l.worker_id = $1
+  AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id)
+ORDER BY l.execution_id, l.attempt_id LIMIT $2::integer
 `
 
-type LeasesOfRequestsParams struct {
-	WorkerIds  []uuid.UUID
-	RequestIds []string
+type LeasesOfEndedSessionsParams struct {
+	WorkerID uuid.UUID
+	Batch    int32
 }
 
-type LeasesOfRequestsRow struct {
-	AttemptID uuid.UUID
-	WorkerID  uuid.UUID
-	RequestID string
+type LeasesOfEndedSessionsRow struct {
+	AttemptID    uuid.UUID
+	ExecutionID  uuid.UUID
+	StepID       uuid.UUID
+	LeaseVersion int64
 }
 
-// The live leases that bear polls' request ids. Takes no lock; index leases_worker.
-func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsParams) ([]LeasesOfRequestsRow, error) {
-	rows, err := q.db.Query(ctx, leasesOfRequests, arg.WorkerIds, arg.RequestIds)
+// The leases of a worker's sessions that are over: a session never becomes current again, so
+// what is found stays so. Those of one that was opened since are its own. Takes no lock; index
+// leases_worker, primary key of workers.
+func (q *Queries) LeasesOfEndedSessions(ctx context.Context, arg LeasesOfEndedSessionsParams) ([]LeasesOfEndedSessionsRow, error) {
+	rows, err := q.db.Query(ctx, leasesOfEndedSessions, arg.WorkerID, arg.Batch)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LeasesOfRequestsRow
+	var items []LeasesOfEndedSessionsRow
 	for rows.Next() {
-		var i LeasesOfRequestsRow
-		if err := rows.Scan(&i.AttemptID, &i.WorkerID, &i.RequestID); err != nil {
+		var i LeasesOfEndedSessionsRow
+		if err := rows.Scan(
+			&i.AttemptID,
+			&i.ExecutionID,
+			&i.StepID,
+			&i.LeaseVersion,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -441,33 +456,36 @@ func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsPara
 	return items, nil
 }
 
-const leasesOfWorkers = `-- name: LeasesOfWorkers :many
-SELECT attempt_id, execution_id, step_id, lease_version FROM leases WHERE worker_id = ANY($1::uuid[]) ORDER BY execution_id, attempt_id
+const leasesOfRequests = `-- name: LeasesOfRequests :many
+SELECT l.attempt_id, l.session_id, l.request_id FROM leases l
+JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::uuid[]) AS session_id, unnest($3::text[]) AS request_id) u
+  ON l.worker_id = u.worker_id AND l.session_id = u.session_id AND l.request_id = u.request_id
 `
 
-type LeasesOfWorkersRow struct {
-	AttemptID    uuid.UUID
-	ExecutionID  uuid.UUID
-	StepID       uuid.UUID
-	LeaseVersion int64
+type LeasesOfRequestsParams struct {
+	WorkerIds  []uuid.UUID
+	SessionIds []uuid.UUID
+	RequestIds []string
 }
 
-// Every lease of workers. Takes no lock; index leases_worker.
-func (q *Queries) LeasesOfWorkers(ctx context.Context, workerIds []uuid.UUID) ([]LeasesOfWorkersRow, error) {
-	rows, err := q.db.Query(ctx, leasesOfWorkers, workerIds)
+type LeasesOfRequestsRow struct {
+	AttemptID uuid.UUID
+	SessionID uuid.UUID
+	RequestID string
+}
+
+// The live leases that bear polls' request ids, of the session that asked. Takes no lock; index
+// leases_worker.
+func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsParams) ([]LeasesOfRequestsRow, error) {
+	rows, err := q.db.Query(ctx, leasesOfRequests, arg.WorkerIds, arg.SessionIds, arg.RequestIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LeasesOfWorkersRow
+	var items []LeasesOfRequestsRow
 	for rows.Next() {
-		var i LeasesOfWorkersRow
-		if err := rows.Scan(
-			&i.AttemptID,
-			&i.ExecutionID,
-			&i.StepID,
-			&i.LeaseVersion,
-		); err != nil {
+		var i LeasesOfRequestsRow
+		if err := rows.Scan(&i.AttemptID, &i.SessionID, &i.RequestID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -591,25 +609,30 @@ func (q *Queries) LockLeasesWaiting(ctx context.Context, attemptIds []uuid.UUID)
 
 const raiseDeliveries = `-- name: RaiseDeliveries :many
 UPDATE leases l SET delivery = l.delivery + 1
-WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY($1::uuid[]) ORDER BY k.attempt_id FOR UPDATE SKIP LOCKED)
-RETURNING l.attempt_id
+WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY($1::uuid[]) ORDER BY k.attempt_id FOR UPDATE)
+RETURNING l.attempt_id, l.delivery
 `
 
-// A replay of grants: from now on only this delivery can hand them back. Locks the rows in
-// order of id, leaving out those that another holds; primary key.
-func (q *Queries) RaiseDeliveries(ctx context.Context, attemptIds []uuid.UUID) ([]uuid.UUID, error) {
+type RaiseDeliveriesRow struct {
+	AttemptID uuid.UUID
+	Delivery  int32
+}
+
+// A replay of grants: from now on only this delivery can hand them back, and it is told which
+// one it is. Locks the rows in order of id, waiting; primary key.
+func (q *Queries) RaiseDeliveries(ctx context.Context, attemptIds []uuid.UUID) ([]RaiseDeliveriesRow, error) {
 	rows, err := q.db.Query(ctx, raiseDeliveries, attemptIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []uuid.UUID
+	var items []RaiseDeliveriesRow
 	for rows.Next() {
-		var attempt_id uuid.UUID
-		if err := rows.Scan(&attempt_id); err != nil {
+		var i RaiseDeliveriesRow
+		if err := rows.Scan(&i.AttemptID, &i.Delivery); err != nil {
 			return nil, err
 		}
-		items = append(items, attempt_id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -620,12 +643,14 @@ func (q *Queries) RaiseDeliveries(ctx context.Context, attemptIds []uuid.UUID) (
 const renewLeases = `-- name: RenewLeases :many
 UPDATE leases l SET expires_at = LEAST(l.cap_at, l.cancel_at, GREATEST(l.expires_at, now() + u.duration)), duration = u.duration, renewed = true
 FROM (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version,
-        unnest($3::uuid[]) AS session_id, unnest($4::interval[]) AS duration) u,
-    workers w, executions e
+        unnest($3::uuid[]) AS session_id, unnest($4::interval[]) AS duration
+      LIMIT cardinality($1::uuid[])) u
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.session_id = u.session_id
-  AND w.id = l.worker_id AND w.session_id = l.session_id AND e.id = l.execution_id
-RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining, e.stopping, l.cancel_at,
-    (l.cancel_at - now())::interval AS cancel_remaining, w.draining
+  AND EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id OFFSET 0)
+RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining,
+    COALESCE((SELECT e.stopping FROM executions e WHERE e.id = l.execution_id), false)::boolean AS stopping, l.cancel_at,
+    (l.cancel_at - now())::interval AS cancel_remaining,
+    COALESCE((SELECT w.draining FROM workers w WHERE w.id = l.worker_id), false)::boolean AS draining
 `
 
 type RenewLeasesParams struct {
@@ -648,7 +673,8 @@ type RenewLeasesRow struct {
 }
 
 // Renews leases locked before. Never shortens and never passes a deadline; only the session
-// that is still its worker's renews. Primary key; HOT, for no index holds what changes.
+// that is still its worker's renews. Primary keys; HOT, for no index holds what changes. LIMIT
+// as in DeleteLeases; OFFSET 0 as in AttemptsOfNumber.
 func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]RenewLeasesRow, error) {
 	rows, err := q.db.Query(ctx, renewLeases,
 		arg.AttemptIds,

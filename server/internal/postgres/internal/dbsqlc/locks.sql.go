@@ -9,6 +9,38 @@ import (
 	"context"
 )
 
+const keyLocks = `-- name: KeyLocks :many
+SELECT k.key::bigint AS key, pg_advisory_xact_lock(k.key)::text AS locked
+FROM (SELECT unnest($1::bigint[]) AS key ORDER BY 1) k
+`
+
+type KeyLocksRow struct {
+	Key    int64
+	Locked string
+}
+
+// Waits for the right to insert under idempotency keys, or a worker's name. Takes advisory
+// locks, in order of key, that end with the transaction; reads no index.
+func (q *Queries) KeyLocks(ctx context.Context, keys []int64) ([]KeyLocksRow, error) {
+	rows, err := q.db.Query(ctx, keyLocks, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []KeyLocksRow
+	for rows.Next() {
+		var i KeyLocksRow
+		if err := rows.Scan(&i.Key, &i.Locked); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const notify = `-- name: Notify :exec
 SELECT pg_notify('leasehold', $1::text)
 `
@@ -20,27 +52,28 @@ func (q *Queries) Notify(ctx context.Context, payload string) error {
 	return err
 }
 
-const tryDispatchLocks = `-- name: TryDispatchLocks :many
+const tryLocks = `-- name: TryLocks :many
 SELECT k.key::bigint AS key, pg_try_advisory_xact_lock(k.key) AS locked
 FROM (SELECT unnest($1::bigint[]) AS key ORDER BY 1) k
 `
 
-type TryDispatchLocksRow struct {
+type TryLocksRow struct {
 	Key    int64
 	Locked bool
 }
 
-// Which (step, attempt number) are ours to dispatch in this transaction. Takes advisory locks,
+// Which keys are ours in this transaction: a (step, attempt number) to dispatch, an
+// idempotency key to insert under. Takes advisory locks,
 // in order of key, that end with the transaction; reads no index.
-func (q *Queries) TryDispatchLocks(ctx context.Context, keys []int64) ([]TryDispatchLocksRow, error) {
-	rows, err := q.db.Query(ctx, tryDispatchLocks, keys)
+func (q *Queries) TryLocks(ctx context.Context, keys []int64) ([]TryLocksRow, error) {
+	rows, err := q.db.Query(ctx, tryLocks, keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []TryDispatchLocksRow
+	var items []TryLocksRow
 	for rows.Next() {
-		var i TryDispatchLocksRow
+		var i TryLocksRow
 		if err := rows.Scan(&i.Key, &i.Locked); err != nil {
 			return nil, err
 		}

@@ -94,7 +94,7 @@ type Lease struct {
 }
 
 type LeaseRequest struct {
-	WorkerID   uuid.UUID
+	SessionID  uuid.UUID
 	RequestID  string
 	AnsweredAt pgtype.Timestamptz
 }
@@ -118,6 +118,7 @@ type OutboxEvent struct {
 
 type OutboxHead struct {
 	AggregateID    uuid.UUID
+	NextSequence   int64
 	AvailableAt    pgtype.Timestamptz
 	ClaimID        uuid.NullUUID
 	ClaimExpiresAt pgtype.Timestamptz

@@ -12,6 +12,106 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const claimHeads = `-- name: ClaimHeads :many
+UPDATE outbox_heads h SET claim_id = $1::uuid, claim_expires_at = now() + $2::interval
+FROM (SELECT d.aggregate_id FROM outbox_heads d
+      WHERE d.available_at <= now() AND (d.claim_expires_at IS NULL OR d.claim_expires_at <= now() OR d.claim_id = $1::uuid)
+      ORDER BY d.available_at LIMIT $3::integer FOR UPDATE SKIP LOCKED) p
+WHERE h.aggregate_id = p.aggregate_id
+RETURNING h.aggregate_id, h.next_sequence
+`
+
+type ClaimHeadsParams struct {
+	ClaimID       uuid.UUID
+	ClaimDuration pgtype.Interval
+	Heads         int32
+}
+
+type ClaimHeadsRow struct {
+	AggregateID  uuid.UUID
+	NextSequence int64
+}
+
+// Heads that are due. Locks them FOR UPDATE, leaving out locked ones; index outbox_heads_due.
+func (q *Queries) ClaimHeads(ctx context.Context, arg ClaimHeadsParams) ([]ClaimHeadsRow, error) {
+	rows, err := q.db.Query(ctx, claimHeads, arg.ClaimID, arg.ClaimDuration, arg.Heads)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ClaimHeadsRow
+	for rows.Next() {
+		var i ClaimHeadsRow
+		if err := rows.Scan(&i.AggregateID, &i.NextSequence); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteHeads = `-- name: DeleteHeads :exec
+DELETE FROM outbox_heads WHERE aggregate_id = ANY($1::uuid[])
+`
+
+// Heads of aggregates that are settled. A writer that waits for one makes it anew. Locked
+// before; primary key.
+func (q *Queries) DeleteHeads(ctx context.Context, aggregateIds []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, deleteHeads, aggregateIds)
+	return err
+}
+
+const firstUnsettled = `-- name: FirstUnsettled :many
+SELECT u.aggregate_id::uuid AS aggregate_id, v.sequence, v.status, v.available_at
+FROM (SELECT unnest($1::uuid[]) AS aggregate_id, unnest($2::bigint[]) AS sequence) u
+CROSS JOIN LATERAL (
+    SELECT f.sequence, f.status, f.available_at FROM outbox_events f
+    WHERE f.aggregate_id = u.aggregate_id AND f.sequence >= u.sequence AND f.status NOT IN ('PUBLISHED', 'SKIPPED')
+    ORDER BY f.sequence LIMIT 1) v
+`
+
+type FirstUnsettledParams struct {
+	AggregateIds []uuid.UUID
+	Sequences    []int64
+}
+
+type FirstUnsettledRow struct {
+	AggregateID uuid.UUID
+	Sequence    int64
+	Status      string
+	AvailableAt pgtype.Timestamptz
+}
+
+// What is left of aggregates, in a statement later than the locks of their heads. Takes no
+// lock; unique index (aggregate_id, sequence), from the first that was unsettled on.
+func (q *Queries) FirstUnsettled(ctx context.Context, arg FirstUnsettledParams) ([]FirstUnsettledRow, error) {
+	rows, err := q.db.Query(ctx, firstUnsettled, arg.AggregateIds, arg.Sequences)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FirstUnsettledRow
+	for rows.Next() {
+		var i FirstUnsettledRow
+		if err := rows.Scan(
+			&i.AggregateID,
+			&i.Sequence,
+			&i.Status,
+			&i.AvailableAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertEvents = `-- name: InsertEvents :exec
 INSERT INTO outbox_events (id, namespace, aggregate_id, event_type, sequence, payload, available_at, created_at)
 SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::uuid[]), unnest($4::text[]),
@@ -43,15 +143,203 @@ func (q *Queries) InsertEvents(ctx context.Context, arg InsertEventsParams) erro
 	return err
 }
 
+const lockClaimedHeads = `-- name: LockClaimedHeads :many
+SELECT aggregate_id, claim_id FROM outbox_heads
+WHERE aggregate_id = ANY($1::uuid[]) AND claim_id = ANY($2::uuid[]) ORDER BY aggregate_id FOR UPDATE
+`
+
+type LockClaimedHeadsParams struct {
+	AggregateIds []uuid.UUID
+	ClaimIds     []uuid.UUID
+}
+
+type LockClaimedHeadsRow struct {
+	AggregateID uuid.UUID
+	ClaimID     uuid.NullUUID
+}
+
+// The heads that are still ours. Locks FOR UPDATE in order of id; primary key.
+func (q *Queries) LockClaimedHeads(ctx context.Context, arg LockClaimedHeadsParams) ([]LockClaimedHeadsRow, error) {
+	rows, err := q.db.Query(ctx, lockClaimedHeads, arg.AggregateIds, arg.ClaimIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LockClaimedHeadsRow
+	for rows.Next() {
+		var i LockClaimedHeadsRow
+		if err := rows.Scan(&i.AggregateID, &i.ClaimID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const moveHeads = `-- name: MoveHeads :exec
+UPDATE outbox_heads h SET claim_id = NULL, claim_expires_at = NULL, next_sequence = u.sequence,
+    available_at = CASE WHEN u.dead THEN 'infinity'::timestamptz ELSE u.available_at END
+FROM (SELECT unnest($1::uuid[]) AS aggregate_id, unnest($2::bigint[]) AS sequence,
+        unnest($3::boolean[]) AS dead, unnest($4::timestamptz[]) AS available_at) u
+WHERE h.aggregate_id = u.aggregate_id
+`
+
+type MoveHeadsParams struct {
+	AggregateIds []uuid.UUID
+	Sequences    []int64
+	Deads        []bool
+	AvailableAts []pgtype.Timestamptz
+}
+
+// Heads of aggregates with something left: due with their first unsettled event, never behind
+// a DEAD one. Locked before; primary key.
+func (q *Queries) MoveHeads(ctx context.Context, arg MoveHeadsParams) error {
+	_, err := q.db.Exec(ctx, moveHeads,
+		arg.AggregateIds,
+		arg.Sequences,
+		arg.Deads,
+		arg.AvailableAts,
+	)
+	return err
+}
+
+const nextHeadDue = `-- name: NextHeadDue :one
+SELECT (min(GREATEST(h.available_at, COALESCE(h.claim_expires_at, h.available_at))) - now())::interval AS remaining
+FROM (SELECT available_at, claim_expires_at FROM outbox_heads WHERE available_at < 'infinity' ORDER BY available_at LIMIT 200) h
+`
+
+// How long until a head is due; NULL when there is none. Takes no lock; index outbox_heads_due.
+func (q *Queries) NextHeadDue(ctx context.Context) (pgtype.Interval, error) {
+	row := q.db.QueryRow(ctx, nextHeadDue)
+	var remaining pgtype.Interval
+	err := row.Scan(&remaining)
+	return remaining, err
+}
+
 const putHeads = `-- name: PutHeads :exec
-INSERT INTO outbox_heads (aggregate_id, available_at)
-SELECT u.aggregate_id, now() FROM (SELECT DISTINCT unnest($1::uuid[]) AS aggregate_id) u ORDER BY u.aggregate_id
+INSERT INTO outbox_heads (aggregate_id, next_sequence, available_at)
+SELECT u.aggregate_id, min(u.sequence), now()
+FROM (SELECT unnest($1::uuid[]) AS aggregate_id, unnest($2::bigint[]) AS sequence) u
+GROUP BY u.aggregate_id ORDER BY u.aggregate_id
 ON CONFLICT (aggregate_id) DO UPDATE SET available_at = outbox_heads.available_at
 `
 
+type PutHeadsParams struct {
+	AggregateIds []uuid.UUID
+	Sequences    []int64
+}
+
 // One head per aggregate with unsettled events, after its events. A head that is there already
 // stays as it is: its relay sees the new events. Locks the rows, in order of id; primary key.
-func (q *Queries) PutHeads(ctx context.Context, aggregateIds []uuid.UUID) error {
-	_, err := q.db.Exec(ctx, putHeads, aggregateIds)
+func (q *Queries) PutHeads(ctx context.Context, arg PutHeadsParams) error {
+	_, err := q.db.Exec(ctx, putHeads, arg.AggregateIds, arg.Sequences)
 	return err
+}
+
+const settleEvents = `-- name: SettleEvents :execrows
+UPDATE outbox_events e SET status = u.status, last_error = u.last_error, claim_id = NULL, claim_expires_at = NULL,
+    attempts = e.attempts + u.tries, available_at = now() + u.again,
+    published_at = CASE WHEN u.status = 'PUBLISHED' THEN now() ELSE e.published_at END
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS claim_id, unnest($3::text[]) AS status,
+        unnest($4::text[]) AS last_error, unnest($5::integer[]) AS tries, unnest($6::interval[]) AS again) u
+WHERE e.id = u.id AND e.claim_id = u.claim_id AND e.status = 'PUBLISHING'
+`
+
+type SettleEventsParams struct {
+	Ids        []uuid.UUID
+	ClaimIds   []uuid.UUID
+	Statuses   []string
+	LastErrors []string
+	Tries      []int32
+	Agains     []pgtype.Interval
+}
+
+// What came of published events, each by its claim. Under the heads' locks, and locks the
+// events; primary key; HOT, for no index holds what changes.
+func (q *Queries) SettleEvents(ctx context.Context, arg SettleEventsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, settleEvents,
+		arg.Ids,
+		arg.ClaimIds,
+		arg.Statuses,
+		arg.LastErrors,
+		arg.Tries,
+		arg.Agains,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const startPublishing = `-- name: StartPublishing :many
+UPDATE outbox_events e SET status = 'PUBLISHING', claim_id = $1::uuid, claim_expires_at = now() + $2::interval
+FROM (SELECT v.id FROM (SELECT unnest($3::uuid[]) AS aggregate_id, unnest($4::bigint[]) AS sequence) u
+      CROSS JOIN LATERAL (
+          SELECT f.id FROM outbox_events f
+          WHERE f.aggregate_id = u.aggregate_id AND f.sequence >= u.sequence AND f.sequence < u.sequence + $5::integer
+            AND f.status IN ('PENDING', 'FAILED', 'PUBLISHING')
+          ORDER BY f.sequence) v) p, executions x
+WHERE e.id = p.id AND x.id = e.aggregate_id
+RETURNING e.id, e.namespace, e.aggregate_id, e.event_type, e.sequence, e.payload, e.created_at, e.attempts, x.trace_context
+`
+
+type StartPublishingParams struct {
+	ClaimID       uuid.UUID
+	ClaimDuration pgtype.Interval
+	AggregateIds  []uuid.UUID
+	Sequences     []int64
+	Events        int32
+}
+
+type StartPublishingRow struct {
+	ID           uuid.UUID
+	Namespace    string
+	AggregateID  uuid.UUID
+	EventType    string
+	Sequence     int64
+	Payload      []byte
+	CreatedAt    pgtype.Timestamptz
+	Attempts     int32
+	TraceContext []byte
+}
+
+// The first unsettled events of claimed heads. Under the heads' locks, and locks the events;
+// unique index (aggregate_id, sequence), from the first unsettled one on.
+func (q *Queries) StartPublishing(ctx context.Context, arg StartPublishingParams) ([]StartPublishingRow, error) {
+	rows, err := q.db.Query(ctx, startPublishing,
+		arg.ClaimID,
+		arg.ClaimDuration,
+		arg.AggregateIds,
+		arg.Sequences,
+		arg.Events,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StartPublishingRow
+	for rows.Next() {
+		var i StartPublishingRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Namespace,
+			&i.AggregateID,
+			&i.EventType,
+			&i.Sequence,
+			&i.Payload,
+			&i.CreatedAt,
+			&i.Attempts,
+			&i.TraceContext,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

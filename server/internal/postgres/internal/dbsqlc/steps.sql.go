@@ -93,14 +93,20 @@ func (q *Queries) InsertEdges(ctx context.Context, arg InsertEdgesParams) error 
 	return err
 }
 
-const insertSteps = `-- name: InsertSteps :exec
+const insertSteps = `-- name: InsertSteps :execrows
 INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
     start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
-SELECT unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::integer[]), unnest($4::text[]),
-    unnest($5::integer[]), unnest($6::text[]), unnest($7::smallint[]), unnest($8::text[]),
-    unnest($9::jsonb[]), unnest($10::interval[]), unnest($11::interval[]),
-    unnest($12::interval[]), unnest($13::interval[]), unnest($14::boolean[]),
-    unnest($15::integer[]), unnest($16::timestamptz[]), unnest($17::integer[])
+SELECT u.id, u.execution_id, u.ordinal, u.name, c.id, u.node, u.priority, u.state, u.retry_policy, u.schedule_to_start,
+    u.start_to_close, u.schedule_to_close, u.start_delay, u.has_children, u.waiting_parents, u.opened_at, u.input_bytes
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS execution_id, unnest($3::integer[]) AS ordinal,
+        unnest($4::text[]) AS name, unnest($5::text[]) AS namespace, unnest($6::text[]) AS capability,
+        unnest($7::text[]) AS node, unnest($8::smallint[]) AS priority, unnest($9::text[]) AS state,
+        unnest($10::jsonb[]) AS retry_policy, unnest($11::interval[]) AS schedule_to_start,
+        unnest($12::interval[]) AS start_to_close, unnest($13::interval[]) AS schedule_to_close,
+        unnest($14::interval[]) AS start_delay, unnest($15::boolean[]) AS has_children,
+        unnest($16::integer[]) AS waiting_parents, unnest($17::timestamptz[]) AS opened_at,
+        unnest($18::integer[]) AS input_bytes) u
+CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c
 `
 
 type InsertStepsParams struct {
@@ -108,7 +114,8 @@ type InsertStepsParams struct {
 	ExecutionIds     []uuid.UUID
 	Ordinals         []int32
 	Names            []string
-	CapabilityIds    []int32
+	Namespaces       []string
+	Capabilities     []string
 	Nodes            []string
 	Priorities       []int16
 	States           []string
@@ -123,14 +130,16 @@ type InsertStepsParams struct {
 	InputBytes       []int32
 }
 
-// The steps of new executions. Locks the new rows; primary key and (execution_id, ordinal).
-func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) error {
-	_, err := q.db.Exec(ctx, insertSteps,
+// The steps of new executions; one whose capability has no row is left out, and missed. Locks
+// the new rows; primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
+func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertSteps,
 		arg.Ids,
 		arg.ExecutionIds,
 		arg.Ordinals,
 		arg.Names,
-		arg.CapabilityIds,
+		arg.Namespaces,
+		arg.Capabilities,
 		arg.Nodes,
 		arg.Priorities,
 		arg.States,
@@ -144,7 +153,10 @@ func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) error 
 		arg.OpenedAts,
 		arg.InputBytes,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const listParents = `-- name: ListParents :many
@@ -282,12 +294,20 @@ SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capab
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
     s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
-    a.id AS attempt_id, a.number, a.round, a.state AS attempt_state, a.worker_id, a.session_id, a.worker_name,
-    a.node AS attempt_node, a.lease_version, a.leased_at, a.start_to_close_at, a.lease_entry,
-    a.checkpoint_bytes AS attempt_checkpoint_bytes
+    COALESCE(a.id, '00000000-0000-0000-0000-000000000000')::uuid AS attempt_id, COALESCE(a.number, 0)::integer AS number,
+    COALESCE(a.round, 0)::integer AS round, COALESCE(a.state, '')::text AS attempt_state,
+    COALESCE(a.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
+    COALESCE(a.session_id, '00000000-0000-0000-0000-000000000000')::uuid AS session_id,
+    COALESCE(a.worker_name, '')::text AS worker_name, COALESCE(a.node, '')::text AS attempt_node,
+    COALESCE(a.lease_version, 0)::bigint AS lease_version, COALESCE(a.leased_at, 'epoch')::timestamptz AS leased_at,
+    COALESCE(a.start_to_close_at, 'epoch')::timestamptz AS start_to_close_at, COALESCE(a.lease_entry, 0)::bigint AS lease_entry,
+    COALESCE(a.checkpoint_bytes, 0)::integer AS attempt_checkpoint_bytes
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
-LEFT JOIN attempts a ON a.step_id = s.id AND a.number = s.attempts_ended + 1
+LEFT JOIN LATERAL (
+    SELECT t.id, t.number, t.round, t.state, t.worker_id, t.session_id, t.worker_name, t.node, t.lease_version, t.leased_at,
+        t.start_to_close_at, t.lease_entry, t.checkpoint_bytes
+    FROM attempts t WHERE t.step_id = s.id AND t.number = s.attempts_ended + 1 OFFSET 0) a ON true
 WHERE s.id = ANY($1::uuid[])
 `
 
@@ -320,23 +340,24 @@ type StepsByIDRow struct {
 	ParentBytes            int32
 	OutputBytes            int32
 	CheckpointBytes        int32
-	AttemptID              uuid.NullUUID
-	Number                 pgtype.Int4
-	Round                  pgtype.Int4
-	AttemptState           pgtype.Text
-	WorkerID               uuid.NullUUID
-	SessionID              uuid.NullUUID
-	WorkerName             pgtype.Text
-	AttemptNode            pgtype.Text
-	LeaseVersion           pgtype.Int8
+	AttemptID              uuid.UUID
+	Number                 int32
+	Round                  int32
+	AttemptState           string
+	WorkerID               uuid.UUID
+	SessionID              uuid.UUID
+	WorkerName             string
+	AttemptNode            string
+	LeaseVersion           int64
 	LeasedAt               pgtype.Timestamptz
 	StartToCloseAt         pgtype.Timestamptz
-	LeaseEntry             pgtype.Int8
-	AttemptCheckpointBytes pgtype.Int4
+	LeaseEntry             int64
+	AttemptCheckpointBytes int32
 }
 
-// Steps with their live attempt, if any: the next number's row exists exactly while it is
+// Steps with their live attempt, or zeros: the next number's row exists exactly while it is
 // live. Read under the execution's lock, takes none; primary keys of steps and (step_id, number).
+// OFFSET 0 as in AttemptsOfNumber.
 func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRow, error) {
 	rows, err := q.db.Query(ctx, stepsByID, ids)
 	if err != nil {

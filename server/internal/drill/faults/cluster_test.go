@@ -1,0 +1,126 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasehold/leasehold/server/internal/devpg"
+)
+
+// clusterConfig says what a cluster is made of. Zero values are usable.
+type clusterConfig struct {
+	replicas int           // default 3
+	sweep    time.Duration // default 200 ms
+	args     []string      // further flags of serve
+	// ownDatabase gives it a durable PostgreSQL of its own, which the test may kill. Without
+	// it the cluster has a database on the shared one, which no test may harm.
+	ownDatabase bool
+}
+
+// cluster is a PostgreSQL and the replicas on it.
+type cluster struct {
+	t        *testing.T
+	pg       *devpg.Server // nil: the shared one
+	url      string
+	db       *pgxpool.Pool // the test's own look at the tables
+	replicas []*replica
+}
+
+// newCluster starts PostgreSQL and the replicas, all at once, and ends them with the test.
+func newCluster(t *testing.T, cfg clusterConfig) *cluster {
+	t.Helper()
+	shared.server(t)
+	c := &cluster{t: t}
+	if cfg.ownDatabase {
+		c.startPostgres()
+	} else {
+		c.url = shared.databases.New(t)
+	}
+	var err error
+	if c.db, err = pgxpool.New(t.Context(), c.url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.db.Close)
+	if cfg.sweep == 0 {
+		cfg.sweep = 200 * time.Millisecond
+	}
+	if cfg.replicas == 0 {
+		cfg.replicas = 3
+	}
+	logs := t.TempDir()
+	for i := range cfg.replicas {
+		c.replicas = append(c.replicas, c.newReplica(i, logs, append([]string{"--sweep-interval", cfg.sweep.String()}, cfg.args...)))
+	}
+	t.Cleanup(func() {
+		for _, r := range c.replicas {
+			r.end()
+		}
+	})
+	for _, r := range c.replicas {
+		r.launch()
+	}
+	for _, r := range c.replicas {
+		r.awaitReady()
+	}
+	return c
+}
+
+// startPostgres starts one with the durability of production.
+func (c *cluster) startPostgres() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	pg, err := devpg.Start(ctx, devpg.Config{Ephemeral: true})
+	if err != nil {
+		c.t.Fatalf("start PostgreSQL: %v", err)
+	}
+	c.t.Cleanup(func() {
+		if err := pg.Stop(context.Background()); err != nil {
+			c.t.Errorf("stop PostgreSQL: %v", err)
+		}
+	})
+	c.pg, c.url = pg, pg.URL()
+}
+
+// newReplica prepares a replica whose sessions have a role of their own.
+func (c *cluster) newReplica(i int, logs string, args []string) *replica {
+	c.t.Helper()
+	name := fmt.Sprintf("replica-%d", i+1)
+	role := strings.ReplaceAll(name+"-"+uuid.NewString(), "-", "_")
+	if _, err := c.db.Exec(c.t.Context(), "CREATE ROLE "+role+" SUPERUSER LOGIN PASSWORD 'secret'"); err != nil {
+		c.t.Fatalf("create role: %v", err)
+	}
+	u, err := url.Parse(c.url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "secret")
+	return &replica{t: c.t, name: name, role: role, url: u.String(), args: args, logPath: filepath.Join(logs, name+".log")}
+}
+
+// addresses are those of all replicas.
+func (c *cluster) addresses() []string {
+	list := make([]string, len(c.replicas))
+	for i, r := range c.replicas {
+		list[i] = r.addr
+	}
+	return list
+}
+
+// number is the one number that a query returns.
+func (c *cluster) number(query string, args ...any) int64 {
+	c.t.Helper()
+	var n int64
+	if err := c.db.QueryRow(c.t.Context(), query, args...).Scan(&n); err != nil {
+		c.t.Fatalf("%v in %s", err, query)
+	}
+	return n
+}

@@ -1,0 +1,16 @@
+// Package faults is the drill of real processes: its tests run several `serve` processes on one
+// PostgreSQL, put load on them through the plain gRPC stubs, kill, freeze, stop and cut off
+// every part, and then compare what every client was answered with what the tables say.
+//
+// It may import anything of ours, and nobody imports it. The support stands in test files too:
+//
+//	processes_test.go    builds the server once, runs, kills, freezes and stops replicas
+//	cluster_test.go      a PostgreSQL and the replicas on it
+//	proxy_test.go        a TCP proxy that delays, cuts or silently drops
+//	calls_test.go        clients that fail over between replicas and record each answer
+//	load_test.go         producers and workers; a third of the attempts fail or lapse
+//	tables_test.go       what must hold in the tables, while it runs and at the end
+//	answers_test.go      what must hold between the answers and the tables
+//
+// The counts are small by default; LEASEHOLD_FULL=1 runs them in full.
+package faults

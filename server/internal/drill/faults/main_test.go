@@ -1,0 +1,96 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold/leasehold/server/internal/testdb"
+)
+
+// shared is what the tests of one run have in common.
+var shared workshop
+
+// workshop has the server's binary, and a PostgreSQL for the tests that never harm it.
+type workshop struct {
+	databases testdb.Server
+	build     sync.Once
+	dir       string
+	binary    string
+	err       error
+}
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(clientMode); mode != "" {
+		os.Exit(beClient(mode))
+	}
+	status := m.Run()
+	shared.databases.Stop()
+	if shared.dir != "" {
+		if err := os.RemoveAll(shared.dir); err != nil {
+			fmt.Fprintln(os.Stderr, "remove the server's binary:", err)
+		}
+	}
+	os.Exit(status)
+}
+
+// server is the path of the server's binary, which is built when it is first asked for, with
+// the race detector if we have it.
+func (w *workshop) server(t *testing.T) string {
+	t.Helper()
+	w.build.Do(func() {
+		if w.dir, w.err = os.MkdirTemp("", "leasehold-faults-"); w.err != nil {
+			return
+		}
+		w.binary = filepath.Join(w.dir, "leasehold")
+		args := []string{"build", "-buildvcs=false", "-o", w.binary}
+		if raceDetector {
+			args = append(args, "-race")
+		}
+		out, err := exec.Command("go", append(args, "github.com/leasehold/leasehold/server")...).CombinedOutput()
+		if err != nil {
+			w.err = fmt.Errorf("build the server: %w\n%s", err, out)
+		}
+	})
+	if w.err != nil {
+		t.Fatal(w.err)
+	}
+	return w.binary
+}
+
+// full tells whether the tests run at their full counts.
+func full() bool { return os.Getenv("LEASEHOLD_FULL") == "1" }
+
+// sized is the first value in the short form, else the second.
+func sized[T any](short, whole T) T {
+	if full() {
+		return whole
+	}
+	return short
+}
+
+// alongside lets a test run beside others in the short form, where most of the time is
+// waited; in full each has the machine for itself.
+func alongside(t *testing.T) {
+	t.Helper()
+	if !full() {
+		t.Parallel()
+	}
+}
+
+// eventually waits until ok, asking often, and fails the test after the limit.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > limit {
+			t.Fatalf("after %s: not %s", limit, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(began)
+}

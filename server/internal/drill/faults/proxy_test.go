@@ -1,0 +1,142 @@
+package faults
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// proxy stands between clients and one replica. It passes everything on, until it is told to
+// answer late, to cut, or to swallow all there is without a word.
+type proxy struct {
+	listener net.Listener
+	target   string
+
+	mu       sync.Mutex
+	late     time.Duration
+	silent   bool
+	sockets  []net.Conn
+	finished bool
+	pumps    sync.WaitGroup
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener, target: target}
+	p.pumps.Go(p.accept)
+	t.Cleanup(func() {
+		p.mu.Lock()
+		p.finished = true
+		p.mu.Unlock()
+		_ = listener.Close() // nothing depends on it
+		p.cut()
+		p.pumps.Wait()
+	})
+	return p
+}
+
+func (p *proxy) addr() string { return p.listener.Addr().String() }
+
+// answerLate delays all that the replica sends.
+func (p *proxy) answerLate(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late = d
+}
+
+// swallow loses every packet from now on, in both directions, and tells neither side.
+func (p *proxy) swallow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silent = true
+}
+
+// cut closes all connections, with a reset.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, socket := range p.sockets {
+		if tcp, ok := socket.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // it may be closed already
+		}
+		_ = socket.Close() // as above
+	}
+	p.sockets = nil
+}
+
+func (p *proxy) accept() {
+	for {
+		near, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("tcp", p.target)
+		if err != nil {
+			_ = near.Close() // as the target would refuse it
+			continue
+		}
+		p.mu.Lock()
+		p.sockets = append(p.sockets, near, far)
+		finished := p.finished
+		p.mu.Unlock()
+		if finished {
+			p.cut()
+			return
+		}
+		p.pumps.Go(func() { p.pump(near, far, true) })
+		p.pumps.Go(func() { p.pump(far, near, false) })
+	}
+}
+
+// parcel is what was read at once, and when it is to go on.
+type parcel struct {
+	data []byte
+	due  time.Time
+}
+
+// pump passes on what it reads, each parcel with its own delay.
+func (p *proxy) pump(to, from net.Conn, answers bool) {
+	parcels := make(chan parcel, 4096)
+	p.pumps.Go(func() {
+		for next := range parcels {
+			time.Sleep(time.Until(next.due))
+			if !p.isSilent() {
+				_, _ = to.Write(next.data) // the other pump sees the end
+			}
+		}
+		if !p.isSilent() {
+			_ = to.Close() // an end is passed on too
+		}
+	})
+	defer close(parcels)
+	for {
+		buffer := make([]byte, 32<<10)
+		n, err := from.Read(buffer)
+		if n > 0 {
+			parcels <- parcel{data: buffer[:n], due: time.Now().Add(p.delay(answers))}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *proxy) isSilent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.silent
+}
+
+func (p *proxy) delay(answers bool) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !answers {
+		return 0
+	}
+	return p.late
+}
