@@ -315,22 +315,29 @@ func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutions
 	}
 }
 
-// readExisting fills in the executions that were there before.
+// readExisting fills in the executions that were there before, each read once: the keys are
+// held meanwhile, and many may repeat the same one.
 func (e *enqueue) readExisting(ctx context.Context, results []scheduler.Result[scheduler.Enqueued]) error {
+	views := map[uuid.UUID]*scheduler.ExecutionView{}
 	for i := range results {
 		r := &results[i]
 		if r.Err != nil || r.Value.Created {
+			continue
+		}
+		id := r.Value.Execution.ID
+		if view := views[id]; view != nil {
+			r.Value.Execution = view
 			continue
 		}
 		limit := maxStepsAnswered
 		if len(e.batch[i].Spec.Steps) > maxStepsAnswered {
 			limit = 0
 		}
-		view, _, err := getExecution(ctx, e.t.q, scheduler.ExecutionQuery{ID: r.Value.Execution.ID, AfterOrdinal: -1, StepLimit: limit})
+		view, _, err := getExecution(ctx, e.t.q, scheduler.ExecutionQuery{ID: id, AfterOrdinal: -1, StepLimit: limit})
 		if err != nil {
 			return err
 		}
-		r.Value.Execution = view
+		views[id], r.Value.Execution = view, view
 	}
 	return nil
 }
