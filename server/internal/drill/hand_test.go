@@ -134,6 +134,19 @@ func (h *hand) succeedAll(leases []*leaseholdv1.Lease) {
 	each(leases, func(i int, l *leaseholdv1.Lease) { h.at(i).succeed(l) })
 }
 
+// finish takes n steps and ends them, no more at a time than there are slots.
+func (h *hand) finish(n int) {
+	h.w.t.Helper()
+	for began := time.Now(); n > 0; {
+		if time.Since(began) > patient {
+			h.w.t.Fatalf("%d steps were left after %s", n, patient)
+		}
+		leases := h.poll(Poll{Max: n, Wait: 5 * time.Second, TTL: long}).GetLeases()
+		h.succeedAll(leases)
+		n -= len(leases)
+	}
+}
+
 // byStep finds leases by the names of their steps.
 func byStep(leases []*leaseholdv1.Lease) map[string]*leaseholdv1.Lease {
 	m := make(map[string]*leaseholdv1.Lease, len(leases))
