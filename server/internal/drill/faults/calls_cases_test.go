@@ -37,17 +37,20 @@ func TestB57_TimeoutThenRetryWithTheKey(t *testing.T) {
 	keys := sized(10, 100)
 	for range keys {
 		key := uuid.NewString()
+		heard := false
 		for range 4 {
 			// Where processors are scarce, a client may notice the answer before its time-out.
-			if _, err := ask(key, 50*time.Millisecond); err != nil && status.Code(err) != codes.DeadlineExceeded {
+			_, err := ask(key, 50*time.Millisecond)
+			if err != nil && status.Code(err) != codes.DeadlineExceeded {
 				t.Fatalf("enqueue: %v", err)
 			}
+			heard = heard || err == nil
 		}
 		answer, err := ask(key, 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !answer.GetCreated() {
+		if !answer.GetCreated() && !heard {
 			unheard++
 		}
 		if n := c.number(`SELECT count(*) FROM executions WHERE idempotency_key = $1`, key); n != 1 {
