@@ -52,7 +52,8 @@ func (s *Store) enqueue(ctx context.Context, batch []scheduler.NewExecution, all
 	if err != nil {
 		return nil, err
 	}
-	return results, s.readExisting(ctx, batch, results)
+	s.readExisting(ctx, batch, results)
+	return results, nil
 }
 
 // enqueue is one try of accepting a batch.
@@ -316,8 +317,8 @@ func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutions
 }
 
 // readExisting fills in the executions that were there before, each read once. The transaction
-// is over: nobody waits for its keys meanwhile.
-func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution, results []scheduler.Result[scheduler.Enqueued]) error {
+// is over: nobody waits for its keys meanwhile, and what cannot be read fails nobody else.
+func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution, results []scheduler.Result[scheduler.Enqueued]) {
 	views := map[uuid.UUID]*scheduler.ExecutionView{}
 	for i := range results {
 		r := &results[i]
@@ -330,18 +331,14 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 			if len(batch[i].Spec.Steps) > maxStepsAnswered {
 				q.StepLimit = 0
 			}
-			err := s.readOnly(ctx, "read existing execution", func(db *dbsqlc.Queries) error {
+			r.Err = s.readOnly(ctx, "read existing execution", func(db *dbsqlc.Queries) error {
 				var err error
 				views[id], _, err = getExecution(ctx, db, q)
 				return err
 			})
-			if err != nil {
-				return err
-			}
 		}
 		r.Value.Execution = views[id]
 	}
-	return nil
 }
 
 func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {
