@@ -337,7 +337,13 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 				return err
 			})
 		}
-		r.Value.Execution = views[id]
+		var gone *scheduler.NotFoundError
+		switch {
+		case r.Err == nil:
+			r.Value.Execution = views[id]
+		case errors.As(r.Err, &gone): // retention has taken it since: the key is free again
+			r.Err = scheduler.ErrBusy
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *Scheduler) EnqueueAll(ctx context.Context, specs []*task.ExecutionSpec)
 	}
 	enqueued := make([]Enqueued, len(results))
 	for i, r := range results {
-		enqueued[i] = r.Value
+		enqueued[i] = r.Value // all are accepted; one that existed may have its id only
 	}
 	s.hint(HintWork)
 	return enqueued, nil
