@@ -38,16 +38,18 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		return err
 	}
 	defer closeStore(store, log)
-	if cfg.Sink != sinkNone {
-		log.Warn("events are written to the outbox and wait there: this release does not publish yet", "sink", cfg.Sink)
+	relay, closeSink, err := newRelay(ctx, cfg, store, log)
+	if err != nil {
+		return err
 	}
+	defer closeSink()
 	hints, err := postgres.NewHints(store, cfg.DatabaseURL)
 	if err != nil {
 		return err
 	}
 	service := scheduler.New(scheduler.Config{
 		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
-		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log,
+		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log, Changed: relay.Wake,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
@@ -63,6 +65,7 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	parts, working := errgroup.WithContext(lasting)
 	parts.Go(func() error { return service.Run(working) })
 	parts.Go(func() error { return api.Serve(listener) })
+	parts.Go(func() error { return relay.Run(ctx) }) // it stops first: what is in flight needs its time
 
 	line := readyLine{Ready: true, Listen: listener.Addr().String(), DatabaseURL: cfg.DatabaseURL, PID: os.Getpid(), Version: version}
 	failure := ready(line)

@@ -28,7 +28,7 @@ type settings struct {
 	Listen          string        `default:"127.0.0.1:50051" help:"Address to serve gRPC on; port 0 takes a free one."`
 	MaxConns        int           `name:"database-max-conns" default:"10" help:"Connections to the database at most, beside one that listens for hints; 2 to 10000."`
 	DatabaseWait    time.Duration `default:"30s" help:"Time that the start waits for a database that does not answer; a duration such as 500ms or 1m30s, as are all below."`
-	Sink            string        `default:"none" help:"Where events are to be published: none, log, nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox in the transaction of their change, and wait there: this release does not publish yet."`
+	Sink            string        `default:"none" help:"Where events are to be published: none, log, nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox, in the transaction of their change, and published from there."`
 	Events          string        `default:"default" help:"Types of events to write for the sink: all, default (what ends an execution or a step, and reopened), or a list with commas, such as leasehold.step.v1.failed,leasehold.attempt.v1.lost."`
 	SweepInterval   time.Duration `default:"1s" help:"Time between two looks for leases, timeouts and deadlines that are over."`
 	SessionTimeout  time.Duration `default:"90s" help:"Time without a sign of life after which a worker is not counted on."`
@@ -38,7 +38,8 @@ type settings struct {
 	MaxParkedPolls  int           `default:"20000" help:"Polls for work that wait at once, at most; 1 or more."`
 	LeaseEpoch      int64         `default:"0" help:"Number that leads each lease version, for a PostgreSQL that does not tell its timeline; raise it with each failover; 0 to 8388607, 0 asks PostgreSQL."`
 
-	Log logSettings `embed:"" prefix:"log-"`
+	Out sinkSettings `embed:""`
+	Log logSettings  `embed:"" prefix:"log-"`
 }
 
 // logSettings say what is logged on stderr.
@@ -74,6 +75,7 @@ func (s settings) check() error {
 		checkNumber("max-message-bytes", s.MaxMessageBytes, smallestPayload+1, largestMessage),
 		s.checkSizes(),
 		checkNumber("max-parked-polls", s.MaxParkedPolls, 1, 10_000_000),
+		checkNumber("outbox-max-attempts", s.Out.MaxAttempts, 1, 1_000_000),
 		checkNumber("lease-epoch", s.LeaseEpoch, 0, largestEpoch),
 	)
 }

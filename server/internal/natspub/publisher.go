@@ -160,10 +160,10 @@ func classify(err error) error {
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	case errors.Is(err, nats.ErrDisconnected): // while it waited
-		return fmt.Errorf("%w: %w", ErrNotConnected, err)
+		return &outbox.AwayError{Cause: fmt.Errorf("%w: %w", ErrNotConnected, err)}
 	case errors.Is(err, nats.ErrReconnectBufExceeded), // we keep no such buffer
 		errors.Is(err, nats.ErrHeadersNotSupported): // so says a client that never met a server
-		return ErrNotConnected
+		return &outbox.AwayError{Cause: ErrNotConnected}
 	default:
 		return err
 	}

@@ -56,6 +56,14 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("refused for good: %v
 
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
+// AwayError says that the sink cannot be reached at all. It is no event's fault: it does not
+// count against the limit of tries.
+type AwayError struct{ Cause error }
+
+func (e *AwayError) Error() string { return fmt.Sprintf("sink is away: %v", e.Cause) }
+
+func (e *AwayError) Unwrap() error { return e.Cause }
+
 // RetryLaterError says that the sink asked to wait at least so long.
 type RetryLaterError struct {
 	Cause error
@@ -65,6 +73,11 @@ type RetryLaterError struct {
 func (e *RetryLaterError) Error() string { return fmt.Sprintf("%v (again after %s)", e.Cause, e.After) }
 
 func (e *RetryLaterError) Unwrap() error { return e.Cause }
+
+func isAway(err error) bool {
+	var away *AwayError
+	return errors.As(err, &away)
+}
 
 func isRefused(err error) bool {
 	var refused *RefusedError

@@ -51,6 +51,7 @@ type RunResult struct {
 // Failure is what came of the event that was not acknowledged.
 type Failure struct {
 	Dead   bool          // not tried again until an operator says so
+	Free   bool          // the try does not count: the sink was away
 	Reason string        // at most 2 KiB
 	Again  time.Duration // unless Dead
 }
@@ -81,12 +82,15 @@ const (
 	lookAtLeast   = 5 * time.Second // a hint may be lost
 	errorPause    = 500 * time.Millisecond
 	settleTimeout = 15 * time.Second
+	awayPause     = 2 * time.Second // about, until a sink that is away is tried again
+	stopGrace     = 4 * time.Second // for what is in flight when the relay stops
 	firstBackoff  = time.Second
 	longBackoff   = 5 * time.Minute
 	maxReason     = 2 << 10
 )
 
-// Relay publishes what is due, several aggregates at once, each in order.
+// Relay publishes what is due, several aggregates at once, each in order. A nil one, that of a
+// server without a sink, does nothing.
 type Relay struct {
 	c       Config
 	wake    chan struct{}
@@ -122,6 +126,9 @@ func orDefault[T int | time.Duration](v, d T) T {
 
 // Wake says that something may be due. It never waits, and is only a hint.
 func (r *Relay) Wake() {
+	if r == nil {
+		return
+	}
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -131,6 +138,9 @@ func (r *Relay) Wake() {
 // Run publishes until the context ends. Then what is in flight is brought to its end, settled,
 // or given back.
 func (r *Relay) Run(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
 	settled := make(chan struct{})
 	go func() { defer close(settled); r.settle(ctx) }()
 	for ctx.Err() == nil {
@@ -195,16 +205,22 @@ func (r *Relay) publish(ctx context.Context, run Run, began time.Time) RunResult
 	return result
 }
 
-// try publishes an event, within the time of one try. A stop of the relay does not cut it off:
-// an acknowledgement that is on its way is worth waiting for.
+// try publishes an event, within the time of one try. A stop of the relay does not cut it off
+// at once: an acknowledgement that is on its way is worth waiting for.
 func (r *Relay) try(ctx context.Context, e *Event) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.c.PublishTimeout)
+	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.c.PublishTimeout)
 	defer cancel()
-	return r.c.Publisher.Publish(ctx, e)
+	forget := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	defer forget()
+	return r.c.Publisher.Publish(trying, e)
 }
 
 func (r *Relay) failure(e *Event, err error) *Failure {
-	f := &Failure{Reason: clean(err.Error()), Again: again(e.Attempts+1, err, rand.Float64())}
+	f := &Failure{Reason: clean(err.Error()), Free: isAway(err), Again: again(e.Attempts+1, err, rand.Float64())}
+	if f.Free {
+		f.Again = awayPause/2 + rand.N(awayPause)
+		return f
+	}
 	if isRefused(err) || e.Attempts+1 >= r.c.MaximumAttempts {
 		f.Dead = true
 		r.c.Logger.Warn("outbox: event is dead until it is redriven or skipped", "event_id", e.ID, "type", e.Type,

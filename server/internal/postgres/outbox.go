@@ -125,6 +125,9 @@ func addSettled(p *dbsqlc.SettleEventsParams, r outbox.RunResult) {
 			status, tries = outbox.Published, 1
 		case i == r.Published && r.Failure != nil:
 			status, reason, tries, again = outbox.Failed, r.Failure.Reason, 1, r.Failure.Again
+			if r.Failure.Free {
+				tries = 0
+			}
 			if r.Failure.Dead {
 				status, again = outbox.Dead, 0
 			}

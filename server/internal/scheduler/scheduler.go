@@ -28,6 +28,9 @@ type Config struct {
 	MaxParkedPolls  int           // default 20,000
 	MaxMessageBytes int           // of an answer with leases; default 4 MiB
 	Logger          *slog.Logger
+	// Changed is called after commits that may have written events: a hint for the relay. It
+	// returns at once.
+	Changed func()
 }
 
 // Scheduler is the application of one replica. Its methods are the use cases; Run keeps its
@@ -42,6 +45,7 @@ type Scheduler struct {
 	dispatcher *dispatcher
 	presence   *presence
 	sweepEvery time.Duration
+	changed    func()
 }
 
 // Bounds of one flush of a group commit.
@@ -69,7 +73,7 @@ func New(c Config) *Scheduler {
 	c.SweepInterval = orDefault(c.SweepInterval, defaultSweep)
 	c.MaxParkedPolls = orDefault(c.MaxParkedPolls, defaultParked)
 	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMessage)
-	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval}
+	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval, changed: c.Changed}
 	s.presence = newPresence(c.Store, c.Logger)
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
 	s.dispatcher.tell = s.hint
@@ -111,6 +115,9 @@ func (s *Scheduler) StopPolls() { s.dispatcher.stop() }
 func (s *Scheduler) hint(hints ...Hint) {
 	for _, h := range hints {
 		s.dispatcher.hear(h)
+	}
+	if s.changed != nil {
+		s.changed()
 	}
 	s.hints.Send(hints...)
 }
