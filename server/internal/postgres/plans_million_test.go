@@ -59,7 +59,7 @@ func (m *million) requests(capability, node string, n int, due, priority string)
 	m.t.Helper()
 	offset := map[string]string{"busy": "0", "later": "100000000", "absent": "200000000"}[capability]
 	m.exec(fmt.Sprintf(`INSERT INTO scheduling_requests (step_id, attempt_number, execution_id, capability_id, node, priority, available_at, answer_bytes)
-		SELECT lpad(to_hex(g + %s), 32, '0')::uuid, CASE WHEN $3 = '' THEN 1 ELSE 2 END, lpad(to_hex(1 + (g - 1) / 10), 32, '0')::uuid, c.id, $3, %s, %s, 100
+		SELECT lpad(to_hex(g + %s), 32, '0')::uuid, CASE $3 WHEN '' THEN 1 WHEN 'absent-node' THEN 2 ELSE 3 END, lpad(to_hex(1 + (g - 1) / 10), 32, '0')::uuid, c.id, $3, %s, %s, 100
 		FROM generate_series(1, $1::integer) g, capabilities c WHERE c.name = $2 ORDER BY g`, offset, priority, due), n, capability, node)
 }
 
@@ -82,6 +82,7 @@ func TestPlans_AtAMillionReadySteps(t *testing.T) {
 	m.requests("later", "", m.n, "now() + interval '7 days' + g * interval '1 millisecond'", "0")
 	m.requests("absent", "", 1000, "now() - interval '2 days'", "100")
 	m.requests("busy", "absent-node", 10, "now() - interval '3 days'", "1000")
+	m.requests("busy", "other-node", 20_000, "now() - interval '3 days'", "900")
 	states := []struct{ name, statement string }{
 		{"taken on empty tables", ""},
 		{"fresh", "ANALYZE executions, steps, scheduling_requests, attempts, leases, workers, capabilities"},
