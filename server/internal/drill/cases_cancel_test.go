@@ -163,9 +163,9 @@ func TestB40_CancelReachesTheWorker(t *testing.T) {
 	other := w.enqueue(graph(step("a")))
 	bystander := w.worker(0, 1)
 	theirs := bystander.one(long)
-	want(t, "before", h.renew(l, long).GetDirective(), leaseholdv1.Directive_DIRECTIVE_CONTINUE)
+	want(t, "before", h.renew(l).GetDirective(), leaseholdv1.Directive_DIRECTIVE_CONTINUE)
 	w.cancel(1, id)
-	told := h.renew(l, long)
+	told := h.renew(l)
 	want(t, "after", told.GetDirective(), leaseholdv1.Directive_DIRECTIVE_CANCEL)
 	if left := told.GetCancelRemaining().AsDuration(); left <= 0 || left > time.Minute || told.GetCancelDeadline() == nil {
 		t.Errorf("cancel_remaining is %s", left)

@@ -88,7 +88,7 @@ func TestB101_AResultOverTheLimit(t *testing.T) {
 	_, err := h.Report(w.ctx, l, Succeeded(JSON(`{"not": json}`)))
 	want(t, "malformed JSON", status.Code(err), codes.InvalidArgument)
 	want(t, "revision", w.get(id).GetRevision(), before)
-	h.renew(l, long)
+	h.renew(l)
 	answer := h.report(l, Failed(&leaseholdv1.Failure{Type: "RESULT_TOO_LARGE", Message: "too large", NonRetryable: true}))
 	want(t, "execution", answer.GetExecutionState(), failed)
 	want(t, "why", w.stepOf(id, "a").GetRetryStoppedBecause(), "NON_RETRYABLE_FAILURE")

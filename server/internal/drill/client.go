@@ -182,10 +182,11 @@ func Await(ctx context.Context, limit time.Duration, what string, holds func(con
 	defer ticker.Stop()
 	for {
 		ok, err := holds(ctx)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil: // an error then only tells of it
+		case err != nil:
 			return fmt.Errorf("await %s: %w", what, err)
-		}
-		if ok {
+		case ok:
 			return nil
 		}
 		select {

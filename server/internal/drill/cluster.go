@@ -2,7 +2,6 @@ package drill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -128,29 +127,32 @@ func (r *Replica) compose(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	hints, err := postgres.NewHints(store, c.URL)
-	if err != nil {
-		return errors.Join(err, closed(store))
-	}
 	r.Store = store
-	r.service = scheduler.New(scheduler.Config{Store: store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger})
+	if err := r.onStore(ctx, c); err != nil {
+		store.Close()
+		return err
+	}
+	return nil
+}
+
+func (r *Replica) onStore(ctx context.Context, c Config) error {
+	hints, err := postgres.NewHints(r.Store, c.URL)
+	if err != nil {
+		return err
+	}
+	r.service = scheduler.New(scheduler.Config{Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger})
 	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
-		Executions: r.service, Queries: store, Sessions: r.service, Leases: r.service,
+		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
 	})
 	if err != nil {
-		return errors.Join(err, closed(store))
+		return err
 	}
 	var how net.ListenConfig
 	listener, err := how.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return errors.Join(err, closed(store))
+		return err
 	}
 	r.listener = &cutListener{Listener: listener, conns: map[net.Conn]struct{}{}}
-	return nil
-}
-
-func closed(store *postgres.Store) error {
-	store.Close()
 	return nil
 }
 

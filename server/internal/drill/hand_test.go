@@ -118,10 +118,10 @@ func (h *hand) fail(l *leaseholdv1.Lease) *leaseholdv1.ReportAttemptResponse {
 	return h.report(l, broken())
 }
 
-// renew renews; an error fails the test.
-func (h *hand) renew(l *leaseholdv1.Lease, ttl time.Duration) *leaseholdv1.RenewLeaseResponse {
+// renew renews for a long time; an error fails the test.
+func (h *hand) renew(l *leaseholdv1.Lease) *leaseholdv1.RenewLeaseResponse {
 	h.w.t.Helper()
-	answer, err := h.Renew(h.w.ctx, l, ttl)
+	answer, err := h.Renew(h.w.ctx, l, long)
 	if err != nil {
 		h.w.t.Errorf("renew %s: %v", l.GetStepName(), err)
 	}
@@ -132,6 +132,19 @@ func (h *hand) renew(l *leaseholdv1.Lease, ttl time.Duration) *leaseholdv1.Renew
 func (h *hand) succeedAll(leases []*leaseholdv1.Lease) {
 	h.w.t.Helper()
 	each(leases, func(i int, l *leaseholdv1.Lease) { h.at(i).succeed(l) })
+}
+
+// finish takes n steps and ends them, no more at a time than there are slots.
+func (h *hand) finish(n int) {
+	h.w.t.Helper()
+	for began := time.Now(); n > 0; {
+		if time.Since(began) > patient {
+			h.w.t.Fatalf("%d steps were left after %s", n, patient)
+		}
+		leases := h.poll(Poll{Max: n, Wait: 5 * time.Second, TTL: long}).GetLeases()
+		h.succeedAll(leases)
+		n -= len(leases)
+	}
 }
 
 // byStep finds leases by the names of their steps.

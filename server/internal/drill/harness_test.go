@@ -5,8 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,6 +82,7 @@ type world struct {
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	config := Config{URL: databases.New(t), Replicas: 3}
+	config.Logger = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	for _, f := range change {
 		f(&config)
 	}
@@ -95,6 +98,14 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	return w
 }
 
+// testWriter puts the replicas' warnings into the log of the test.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
 // newPair starts 2 replicas: enough for what is plain, and cheaper.
 func newPair(t *testing.T) *world {
 	t.Helper()
@@ -105,7 +116,7 @@ func newPair(t *testing.T) *world {
 func (w *world) check(ctx context.Context) {
 	w.t.Helper()
 	var broken []string
-	err := Await(ctx, 10*time.Second, "rest", func(ctx context.Context) (bool, error) {
+	err := Await(ctx, time.Minute, "rest", func(ctx context.Context) (bool, error) {
 		always, err := Check(ctx, w.url)
 		if err != nil || len(always) > 0 {
 			broken = always
@@ -223,10 +234,11 @@ func (w *world) awaitState(id string, want leaseholdv1.ExecutionState) *leasehol
 	return w.await(id, want.String(), func(e *leaseholdv1.Execution) bool { return e.GetState() == want })
 }
 
-func (w *world) awaitStep(id, name string, want leaseholdv1.StepState) *leaseholdv1.Step {
+// awaitFailedStep waits for the failure of an execution's first step.
+func (w *world) awaitFailedStep(id string) *leaseholdv1.Step {
 	w.t.Helper()
-	e := w.await(id, name+" "+want.String(), func(e *leaseholdv1.Execution) bool { return find(w.t, e, name).GetState() == want })
-	return find(w.t, e, name)
+	e := w.await(id, "failure of the first step", func(e *leaseholdv1.Execution) bool { return e.GetSteps()[0].GetState() == stepFailed })
+	return e.GetSteps()[0]
 }
 
 func (w *world) timeline(id string) []*leaseholdv1.TimelineEntry {

@@ -109,12 +109,6 @@ func TestPoll_ARequestIDParkedAtTwoReplicasIsGrantedOnce(t *testing.T) {
 	}
 }
 
-// finish takes n steps and ends them.
-func (h *hand) finish(n int) {
-	h.w.t.Helper()
-	h.succeedAll(h.take(n, long))
-}
-
 // TestPoll_WaitOfZeroIsAnsweredAtOnce, with what is ready.
 func TestPoll_WaitOfZeroIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
@@ -136,6 +130,24 @@ func TestPoll_WaitOfZeroIsAnsweredAtOnce(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// TestPoll_IsAnsweredBeforeTheCallsOwnDeadline, empty and OK.
+func TestPoll_IsAnsweredBeforeTheCallsOwnDeadline(t *testing.T) {
+	t.Parallel()
+	w := newPair(t)
+	h := w.worker(0, 1)
+	inTime(t, 2500*time.Millisecond, func(limit time.Duration) bool {
+		ctx, cancel := context.WithTimeout(w.ctx, limit)
+		defer cancel()
+		answer, err := h.Lease(ctx, Poll{Wait: 50 * time.Second})
+		if status.Code(err) == codes.DeadlineExceeded {
+			return false // the answer had a second for its way
+		}
+		want(t, "error", err, nil)
+		want(t, "leases", len(answer.GetLeases()), 0)
+		return true
+	})
 }
 
 // TestPoll_MoreThanItsSlotsAWorkerNeverGets.
@@ -200,6 +212,18 @@ func TestPlacement_NodesCapabilitiesAndNamespaces(t *testing.T) {
 	n1 := w.register(2, &leaseholdv1.RegisterWorkerRequest{Node: "n1", Capabilities: []string{"x", "work"}, Slots: 10})
 	want(t, "what n1 gets", n1.one(long).GetExecutionId(), toN1)
 	n1.nothing(300 * time.Millisecond)
+	for _, node := range []string{"n1", "n2", "n2", "n1"} { // both polls are parked, and each gets its own
+		other := map[string]*hand{"n1": n2, "n2": n1}[node]
+		waiting := other.park()
+		mine := map[string]*hand{"n1": n1, "n2": n2}[node].park()
+		id := w.enqueue(pinned(node, 0))
+		p := <-mine
+		if len(p.answer.GetLeases()) != 1 || p.answer.GetLeases()[0].GetExecutionId() != id {
+			t.Fatalf("%s got %v, %v", node, p.answer, p.err)
+		}
+		w.enqueue(pinned(map[string]string{"n1": "n2", "n2": "n1"}[node], 0))
+		want(t, "leases of the other", len((<-waiting).answer.GetLeases()), 1)
+	}
 	other := w.register(0, &leaseholdv1.RegisterWorkerRequest{Namespace: "elsewhere", Capabilities: []string{"work"}, Slots: 20})
 	want(t, "in the other namespace", len(other.take(10, long)), 10)
 	other.nothing(0)

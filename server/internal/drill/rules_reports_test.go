@@ -69,7 +69,7 @@ func TestReport_CanceledUnasked(t *testing.T) {
 	_, err := h.Report(w.ctx, l, Canceled())
 	refused(t, err, codes.FailedPrecondition, "CANCEL_NOT_REQUESTED")
 	want(t, "step", w.stepOf(id, "a").GetState(), stepRunning)
-	h.renew(l, long)
+	h.renew(l)
 	w.cancel(0, id)
 	want(t, "once asked", h.report(l, Canceled()).GetExecutionState(), canceled)
 	want(t, "attempt", w.stepOf(id, "a").GetAttempts()[0].GetState(), attemptCanceled)

@@ -64,7 +64,7 @@ func TestDrain_AnswersPollsAndGivesNothingMore(t *testing.T) {
 		want(t, "leases after the drain", len(answer.GetLeases()), 0)
 		want(t, "directive after the drain", answer.GetDirective(), leaseholdv1.Directive_DIRECTIVE_DRAIN)
 	}
-	want(t, "to the renewal", h.renew(l, long).GetDirective(), leaseholdv1.Directive_DIRECTIVE_DRAIN)
+	want(t, "to the renewal", h.renew(l).GetDirective(), leaseholdv1.Directive_DIRECTIVE_DRAIN)
 	h.succeed(l)
 	want(t, "execution", w.get(id).GetState(), succeeded)
 	want(t, "the other", w.get(other).GetState(), queued)
@@ -81,7 +81,7 @@ func TestDeregister_IsRefusedWhileLeasesLive(t *testing.T) {
 	leave := &leaseholdv1.DeregisterWorkerRequest{WorkerId: h.ID, SessionId: h.Session}
 	_, err := w.Client(1).Workers.DeregisterWorker(w.ctx, leave)
 	refused(t, err, codes.FailedPrecondition, "LEASES_LIVE")
-	h.renew(leases[0], long)
+	h.renew(leases[0])
 	waiting := h.at(2).park()
 	leave.Force = true
 	answer, err := w.Client(1).Workers.DeregisterWorker(w.ctx, leave)
@@ -176,8 +176,8 @@ func TestB11_ALeaseIsRenewedThroughAnyReplica(t *testing.T) {
 			if how == "killed" {
 				want(t, "parked poll of a replica that is killed", status.Code(p.err), codes.Unavailable)
 			}
-			want(t, "directive", h.at(1).renew(l, long).GetDirective(), leaseholdv1.Directive_DIRECTIVE_CONTINUE)
-			h.at(2).renew(l, long)
+			want(t, "directive", h.at(1).renew(l).GetDirective(), leaseholdv1.Directive_DIRECTIVE_CONTINUE)
+			h.at(2).renew(l)
 			h.at(1).succeed(l)
 			want(t, "execution", w.get(id).GetState(), succeeded)
 		})

@@ -116,7 +116,7 @@ func TestScheduleToStart_FailsAStepThatNobodyTakes(t *testing.T) {
 		h.nothing(limit + limit/2)
 		want(t, "one that runs", w.stepOf(id, "a").GetState(), stepRunning)
 		h.fail(leases[0])
-		s := w.awaitStep(id, "a", stepFailed) // its second wait is too long
+		s := w.awaitFailedStep(id) // its second wait is too long
 		want(t, "why", s.GetRetryStoppedBecause(), "SCHEDULE_TO_START_TIMEOUT")
 		want(t, "failure that is kept", s.GetFailure().GetMessage(), "it broke")
 		return true
@@ -149,7 +149,7 @@ func TestScheduleToClose_BoundsAllAttempts(t *testing.T) {
 		if got := leases[0].GetLeaseDuration().AsDuration(); got > limit {
 			t.Errorf("a lease of %s outlasts the timeout", got)
 		}
-		s := w.awaitStep(id, "a", stepFailed)
+		s := w.awaitFailedStep(id)
 		want(t, "why", s.GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
 		want(t, "attempt", s.GetAttempts()[1].GetState(), attemptTimedOut)
 		want(t, "reason", s.GetAttempts()[1].GetReason(), "schedule_to_close_timeout")
@@ -165,7 +165,7 @@ func TestScheduleToClose_BoundsAllAttempts(t *testing.T) {
 	absent := bounded(time.Second, time.Millisecond)
 	absent.Capability = "nobody"
 	id = w.enqueue(graph(absent))
-	want(t, "nobody came", w.awaitStep(id, "a", stepFailed).GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
+	want(t, "nobody came", w.awaitFailedStep(id).GetRetryStoppedBecause(), "SCHEDULE_TO_CLOSE_TIMEOUT")
 }
 
 // TestStartToClose_EndsAnAttempt whatever its renewals, and the step is tried again.
@@ -193,7 +193,7 @@ func TestStartToClose_EndsAnAttempt(t *testing.T) {
 		want(t, "first attempt", a.GetState(), attemptTimedOut)
 		want(t, "reason", a.GetReason(), "start_to_close_timeout")
 		want(t, "told to the next", second.GetPreviousFailure().GetType(), "TIMEOUT")
-		after := w.awaitStep(id, "a", stepFailed)
+		after := w.awaitFailedStep(id)
 		want(t, "counted", after.GetCountedAttempts(), int32(2))
 		want(t, "why", after.GetRetryStoppedBecause(), "MAXIMUM_ATTEMPTS_REACHED")
 		return true
