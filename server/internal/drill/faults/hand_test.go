@@ -188,6 +188,7 @@ func startClient(t *testing.T, job clientJob) *clientProcess {
 	cmd.Env = append(os.Environ(), clientMode+"="+string(mode))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	dieWithUs(cmd.SysProcAttr)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
