@@ -55,7 +55,7 @@ FROM unnest(@step_ids::uuid[]) AS u(step_id)
 CROSS JOIN LATERAL (
     SELECT t.id, t.step_id, t.number, t.round, t.state, t.reason, t.worker_id, t.worker_name, t.node, t.lease_version,
         t.leased_at, t.ended_at, t.failure, t.progress, t.progress_message
-    FROM attempts t WHERE t.step_id = u.step_id ORDER BY t.number DESC LIMIT 100) a
+    FROM attempts t WHERE t.step_id = u.step_id ORDER BY t.number DESC LIMIT @per_step::integer) a
 LEFT JOIN leases l ON l.attempt_id = a.id
 ORDER BY a.step_id, a.number;
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -233,15 +234,15 @@ func TestBatch_BadItemsFailAlone(t *testing.T) {
 	}, Config{})
 	bad, refused := report(), report()
 	bad.AttemptId, bad.Checkpoint = "x", jsonPayload("{")
-	refused.LeaseVersion = 8
+	refused.LeaseVersion, refused.AttemptId = 8, uuid.NewString()
 	answer, err := r.workers.BatchReportAttempts(t.Context(), &leaseholdv1.BatchReportAttemptsRequest{
-		Reports: []*leaseholdv1.ReportAttemptRequest{bad, report(), bad, refused},
+		Reports: []*leaseholdv1.ReportAttemptRequest{bad, report(), bad, refused, report()},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	results := answer.GetResults()
-	if len(results) != 4 || !results[1].GetResponse().GetReplayed() || len(reported) != 2 || reported[1].LeaseVersion != 8 {
+	if len(results) != 5 || !results[1].GetResponse().GetReplayed() || len(reported) != 2 || reported[1].LeaseVersion != 8 {
 		t.Fatalf("results %v, reported %v", results, reported)
 	}
 	for _, i := range []int{0, 2} {
@@ -252,6 +253,9 @@ func TestBatch_BadItemsFailAlone(t *testing.T) {
 	}
 	if got := refusalOfItem(results[3].GetError()); got.code != codes.FailedPrecondition || got.info.GetReason() != "LEASE_EXPIRED" {
 		t.Errorf("item 3: %v", got)
+	}
+	if got := refusalOfItem(results[4].GetError()); got.code != codes.InvalidArgument || got.fields["attempt_id"] != "INVALID_FIELD" {
+		t.Errorf("an attempt that is there twice: %v", got)
 	}
 
 	badRenewal := renewal()

@@ -11,6 +11,7 @@ import (
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
 )
 
 // Sessions opens and ends workers' sessions.
@@ -160,19 +161,36 @@ func only[T any](results []scheduler.Result[T]) (value T, err error) {
 	return results[0].Value, results[0].Err
 }
 
+// attemptItem is a renewal or a report.
+type attemptItem interface {
+	proto.Message
+	GetAttemptId() string
+}
+
 // eachValid validates the items of a batch one by one, hands the good ones to the application
-// together, and puts every result in its place.
-func eachValid[P proto.Message, C, T any](
+// together, and puts every result in its place. An attempt is ended or renewed once in a batch:
+// a second item about it is refused.
+func eachValid[P attemptItem, C, T any](
 	ctx context.Context, check protovalidate.Validator, items []P,
 	decode func(P) C, call func(context.Context, []C) []scheduler.Result[T],
 ) []scheduler.Result[T] {
 	results := make([]scheduler.Result[T], len(items))
 	var commands []C
 	var places []int
+	seen := make(map[uuid.UUID]bool, len(items))
 	for i, item := range items {
-		if results[i].Err = check.Validate(item); results[i].Err == nil {
-			commands, places = append(commands, decode(item)), append(places, i)
+		if results[i].Err = check.Validate(item); results[i].Err != nil {
+			continue
 		}
+		attempt := id(item.GetAttemptId())
+		if seen[attempt] {
+			results[i].Err = &scheduler.InvalidError{Violations: []task.Violation{{
+				Field: "attempt_id", Reason: task.ReasonInvalidField, Message: "is in the batch twice",
+			}}}
+			continue
+		}
+		seen[attempt] = true
+		commands, places = append(commands, decode(item)), append(places, i)
 	}
 	if len(commands) == 0 {
 		return results

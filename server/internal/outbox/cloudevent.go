@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -24,7 +25,8 @@ func CloudEvent(e *Event, source string) (*event.Event, error) {
 			c.SetExtension(name, value)
 		}
 	}
-	if err := c.SetData(event.ApplicationJSON, e.Data); err != nil {
+	// As plain bytes the data would travel in base64; as this it is JSON within JSON, and checked.
+	if err := c.SetData(event.ApplicationJSON, json.RawMessage(e.Data)); err != nil {
 		return nil, fmt.Errorf("event %s: %w", e.ID, err)
 	}
 	if err := c.Validate(); err != nil {

@@ -50,7 +50,11 @@ func (s *Store) enqueue(ctx context.Context, batch []scheduler.NewExecution, all
 		results, err = e.run(ctx, allOrNothing, wait)
 		return err
 	})
-	return results, err
+	if err != nil {
+		return nil, err
+	}
+	s.readExisting(ctx, batch, results)
+	return results, nil
 }
 
 // enqueue is one try of accepting a batch.
@@ -99,9 +103,6 @@ func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler
 		if err := results[i].Err; err != nil && allOrNothing {
 			return nil, own(err)
 		}
-	}
-	if err := e.readExisting(ctx, results); err != nil {
-		return nil, err
 	}
 	return results, e.insertGraphs(ctx, w)
 }
@@ -329,9 +330,9 @@ func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutions
 	}
 }
 
-// readExisting fills in the executions that were there before, each read once: the keys are
-// held meanwhile, and many may repeat the same one.
-func (e *enqueue) readExisting(ctx context.Context, results []scheduler.Result[scheduler.Enqueued]) error {
+// readExisting fills in the executions that were there before, each read once. The transaction
+// is over: nobody waits for its keys meanwhile, and what cannot be read fails nobody else.
+func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution, results []scheduler.Result[scheduler.Enqueued]) {
 	views := map[uuid.UUID]*scheduler.ExecutionView{}
 	for i := range results {
 		r := &results[i]
@@ -339,21 +340,25 @@ func (e *enqueue) readExisting(ctx context.Context, results []scheduler.Result[s
 			continue
 		}
 		id := r.Value.Execution.ID
-		if view := views[id]; view != nil {
-			r.Value.Execution = view
-			continue
+		if views[id] == nil {
+			q := scheduler.ExecutionQuery{ID: id, AfterOrdinal: -1, StepLimit: maxStepsAnswered, Brief: true}
+			if len(batch[i].Spec.Steps) > maxStepsAnswered {
+				q.StepLimit = 0
+			}
+			r.Err = s.readOnly(ctx, "read existing execution", func(db *dbsqlc.Queries) error {
+				var err error
+				views[id], _, err = getExecution(ctx, db, q)
+				return err
+			})
 		}
-		limit := maxStepsAnswered
-		if len(e.batch[i].Spec.Steps) > maxStepsAnswered {
-			limit = 0
+		var gone *scheduler.NotFoundError
+		switch {
+		case r.Err == nil:
+			r.Value.Execution = views[id]
+		case errors.As(r.Err, &gone): // retention has taken it since: the key is free again
+			r.Err = scheduler.ErrBusy
 		}
-		view, _, err := getExecution(ctx, e.t.q, scheduler.ExecutionQuery{ID: id, AfterOrdinal: -1, StepLimit: limit})
-		if err != nil {
-			return err
-		}
-		views[id], r.Value.Execution = view, view
 	}
-	return nil
 }
 
 func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {

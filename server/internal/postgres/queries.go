@@ -34,6 +34,9 @@ func getExecution(ctx context.Context, q *dbsqlc.Queries, query scheduler.Execut
 		return nil, false, err
 	}
 	view, err := executionView(row, now.Time.UTC())
+	if err == nil && query.Brief {
+		view.Failure = nil
+	}
 	if err != nil || query.StepLimit == 0 {
 		return view, false, err
 	}
@@ -97,11 +100,14 @@ func readStepViews(ctx context.Context, q *dbsqlc.Queries, view *scheduler.Execu
 			return false, err
 		}
 		ids[i], at[rows[i].ID] = rows[i].ID, &view.Steps[i]
+		if query.Brief {
+			view.Steps[i].Failure = nil
+		}
 	}
 	if err := readParents(ctx, q, ids, at); err != nil {
 		return false, err
 	}
-	if err := readAttempts(ctx, q, ids, at); err != nil || !query.Payloads {
+	if err := readAttempts(ctx, q, ids, at, query.Brief); err != nil || !query.Payloads {
 		return more, err
 	}
 	payloads, err := readPayloads(ctx, q, ids, roleInput, roleOutput)
@@ -128,8 +134,19 @@ func readParents(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map
 	return wrap("read parents", err)
 }
 
-func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView) error {
-	rows, err := q.ListAttempts(ctx, ids)
+// Attempts that are read at once: of many steps only the last few of each.
+const (
+	mostAttempts    = 5000
+	attemptsPerStep = 100
+	fewAttempts     = 5
+)
+
+func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView, brief bool) error {
+	perStep := min(max(mostAttempts/max(len(ids), 1), fewAttempts), attemptsPerStep)
+	if brief {
+		perStep = 1 // it tells whether the step runs
+	}
+	rows, err := q.ListAttempts(ctx, dbsqlc.ListAttemptsParams{StepIds: ids, PerStep: int32(perStep)})
 	if err != nil {
 		return fmt.Errorf("read attempts: %w", err)
 	}
@@ -148,7 +165,9 @@ func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at ma
 		if r.Progress.Valid {
 			a.Progress = &r.Progress.Float64
 		}
-		s.Attempts = append(s.Attempts, a)
+		if !brief {
+			s.Attempts = append(s.Attempts, a)
+		}
 		if a.State == task.AttemptLeased { // stored as READY with a live attempt
 			s.State, s.AttemptCount, s.NextDue = task.StepRunning, a.Number, nil
 		}

@@ -46,7 +46,7 @@ func TestLockOrder_RandomMixture(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rounds(12, 120))*time.Second)
 	defer cancel()
 	calls := []func(context.Context, *postgres.Store) error{
-		m.enqueueSome, m.dispatchSome, m.dispatchSome, m.reportSome, m.reportSome, m.renewSome, m.renewSome,
+		m.enqueueSome, m.dispatchSome, m.dispatchSome, m.reportSome, m.reportSome, m.reportAlone, m.renewSome, m.renewSome,
 		m.cancelOne, m.sweep, m.deregisterOne, m.registerOne, m.returnOne,
 	}
 	var wg sync.WaitGroup
@@ -67,6 +67,30 @@ func TestLockOrder_RandomMixture(t *testing.T) {
 		t.Errorf("only %d attempts: the mixture tries nothing", n)
 	}
 	s.noDeadlocks(m.stores[1])
+}
+
+// Rule 5. The credit after an outage locks every lease, while cancels lock those of their
+// executions: both in order of id. Caught: LockLeasesWaiting or LockAllLeases in another order.
+func TestLockOrder_CreditMeetsCancel(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	w := s.register("w", "a", 1000)
+	for range rounds(30, 300) {
+		ids := s.enqueue(spec("a", 20))
+		if n := len(s.lease(w, 20, time.Minute)); n != 20 {
+			t.Fatalf("%d leases", n)
+		}
+		s.exec("UPDATE sweeps SET swept_at = now() - interval '1 hour'")
+		canceled := async(func() error { _, err := s.store.Cancel(context.Background(), ids.Execution, ""); return err })
+		if start := s.beginSweep(time.Second); !start.Credited {
+			t.Fatalf("no credit: %+v", start)
+		}
+		if err := <-canceled; err != nil {
+			t.Fatal(err)
+		}
+		s.exec("TRUNCATE leases, attempts, scheduling_requests, steps, executions, outbox_events, outbox_heads, timeline_entries")
+	}
+	s.noDeadlocks()
 }
 
 // isAnswer tells whether an error is one that the service gives on purpose.
@@ -159,7 +183,17 @@ func (m *mixture) reportSome(ctx context.Context, store *postgres.Store) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	results, err := store.Report(ctx, batch, rand.IntN(4) == 0 && len(batch) == 1)
+	results, err := store.Report(ctx, batch, false)
+	return unexpected(err, results)
+}
+
+// reportAlone reports one attempt and waits for its locks, as an item does that was busy long.
+func (m *mixture) reportAlone(ctx context.Context, store *postgres.Store) error {
+	some := m.some(1)
+	if len(some) == 0 {
+		return nil
+	}
+	results, err := store.Report(ctx, []scheduler.Report{failure(some[0].LeaseView)}, true)
 	return unexpected(err, results)
 }
 

@@ -106,6 +106,7 @@ type ExecutionQuery struct {
 	AfterOrdinal   int      // -1: from the first
 	StepLimit      int      // 0: no steps
 	Payloads       bool     // inputs and outputs too
+	Brief          bool     // no attempts and no failures
 }
 
 // ListQuery selects executions, newest first.

@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -23,12 +25,15 @@ func (s *Scheduler) EnqueueAll(ctx context.Context, specs []*task.ExecutionSpec)
 		batch[i] = newExecution(spec)
 	}
 	results, err := s.store.Enqueue(ctx, batch, true, true)
+	if errors.Is(err, ErrBusy) { // an execution under one of the keys went away just now
+		return nil, &UnavailableError{Cause: err, RetryAfter: time.Second, Locked: true}
+	}
 	if err != nil {
 		return nil, err
 	}
 	enqueued := make([]Enqueued, len(results))
 	for i, r := range results {
-		enqueued[i] = r.Value
+		enqueued[i] = r.Value // all are accepted; one that existed may have its id only
 	}
 	s.hint(HintWork)
 	return enqueued, nil

@@ -37,16 +37,20 @@ func TestB57_TimeoutThenRetryWithTheKey(t *testing.T) {
 	keys := sized(10, 100)
 	for range keys {
 		key := uuid.NewString()
+		heard := false
 		for range 4 {
-			if _, err := ask(key, 50*time.Millisecond); status.Code(err) != codes.DeadlineExceeded {
-				t.Fatalf("the answer came in time: %v", err)
+			// Where processors are scarce, a client may notice the answer before its time-out.
+			_, err := ask(key, 50*time.Millisecond)
+			if err != nil && status.Code(err) != codes.DeadlineExceeded {
+				t.Fatalf("enqueue: %v", err)
 			}
+			heard = heard || err == nil
 		}
 		answer, err := ask(key, 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !answer.GetCreated() {
+		if !answer.GetCreated() && !heard {
 			unheard++
 		}
 		if n := c.number(`SELECT count(*) FROM executions WHERE idempotency_key = $1`, key); n != 1 {
@@ -122,7 +126,7 @@ func TestB108_TermWithOpenPolls(t *testing.T) {
 	idle := newHand(t, leaving, 20, "nothing-of-this")
 	var polls []<-chan polled
 	for range 20 {
-		polls = append(polls, idle.park(leaving, 1, 30*time.Second, time.Minute))
+		polls = append(polls, idle.park(leaving, 30*time.Second, time.Minute))
 	}
 	watch, err := healthpb.NewHealthClient(leaving.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 	if err != nil {
@@ -144,15 +148,7 @@ func TestB108_TermWithOpenPolls(t *testing.T) {
 	if state, err := watch.Recv(); err != nil || state.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health is %v, %v while it ends", state.GetStatus(), err)
 	}
-	for _, poll := range polls {
-		got := <-poll
-		if waited := got.at.Sub(asked); waited > time.Second+slack()/2 || got.at.Before(asked) {
-			t.Errorf("a parked poll was answered %s after SIGTERM", waited)
-		}
-		if len(got.leases) != 0 || got.err != nil && status.Code(got.err) != codes.Unavailable {
-			t.Errorf("a parked poll got %v, %v", got.leases, got.err)
-		}
-	}
+	checkAnswered(t, polls, asked)
 	d := <-took
 	t.Logf("ended %s after SIGTERM", d)
 	if d > 10*time.Second {
@@ -167,6 +163,21 @@ func TestB108_TermWithOpenPolls(t *testing.T) {
 	for _, lease := range leases {
 		if err := running.succeed(t.Context(), staying, lease); err != nil {
 			t.Errorf("report through the other replica: %v", err)
+		}
+	}
+}
+
+// checkAnswered: each parked poll was answered soon after a moment, and not before, and got
+// nothing.
+func checkAnswered(t *testing.T, polls []<-chan polled, asked time.Time) {
+	t.Helper()
+	for _, poll := range polls {
+		got := <-poll
+		if waited := got.at.Sub(asked); waited > time.Second+slack()/2 || got.at.Before(asked) {
+			t.Errorf("a parked poll was answered %s after SIGTERM", waited)
+		}
+		if len(got.leases) != 0 || got.err != nil && status.Code(got.err) != codes.Unavailable {
+			t.Errorf("a parked poll got %v, %v", got.leases, got.err)
 		}
 	}
 }

@@ -90,16 +90,16 @@ type peer struct {
 }
 
 // dial connects to an address, and again soon whenever that is lost. Nothing is retried by it.
-func dial(t *testing.T, addr string, options ...grpc.DialOption) *peer {
+func dial(t *testing.T, addr string) *peer {
 	t.Helper()
-	conn, err := grpc.NewClient(addr, append([]grpc.DialOption{
+	conn, err := grpc.NewClient(addr,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableRetry(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}),
-	}, options...)...)
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

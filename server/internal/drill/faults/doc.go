@@ -8,9 +8,11 @@
 //	cluster_test.go      a PostgreSQL and the replicas on it
 //	proxy_test.go        a TCP proxy that delays, cuts or silently drops
 //	calls_test.go        clients that fail over between replicas and record each answer
-//	load_test.go         producers and workers; a third of the attempts fail or lapse
+//	load_test.go         producers; worker_test.go: workers, a third of whose attempts fail or lapse
+//	hand_test.go         workers led by hand, and client processes that can be killed
 //	tables_test.go       what must hold in the tables, while it runs and at the end
 //	answers_test.go      what must hold between the answers and the tables
 //
-// The counts are small by default; LEASEHOLD_FULL=1 runs them in full.
+// The counts are small by default; LEASEHOLD_FULL=1 runs them in full. LEASEHOLD_FAULTS_LOGS
+// names a folder that takes the logs of all replicas.
 package faults

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -64,10 +63,10 @@ func (h *hand) poll(ctx context.Context, p *peer, n int32, wait, lease time.Dura
 	return polled{leases: answer.GetLeases(), err: err, took: time.Since(began), at: time.Now()}
 }
 
-// park polls in the background.
-func (h *hand) park(p *peer, n int32, wait, lease time.Duration) <-chan polled {
+// park polls for one lease in the background.
+func (h *hand) park(p *peer, wait, lease time.Duration) <-chan polled {
 	answer := make(chan polled, 1)
-	go func() { answer <- h.poll(h.t.Context(), p, n, wait, lease) }()
+	go func() { answer <- h.poll(h.t.Context(), p, 1, wait, lease) }()
 	return answer
 }
 
@@ -104,20 +103,17 @@ func (h *hand) succeed(ctx context.Context, p *peer, l *leaseholdv1.Lease) error
 }
 
 // enqueue enqueues n executions of one step.
-func enqueue(t *testing.T, p *peer, n int, capability string) []string {
+func enqueue(t *testing.T, p *peer, n int, capability string) {
 	t.Helper()
-	ids := make([]string, n)
-	for i := range ids {
-		answer, err := p.executions.EnqueueExecution(t.Context(), &leaseholdv1.EnqueueExecutionRequest{
+	for range n {
+		_, err := p.executions.EnqueueExecution(t.Context(), &leaseholdv1.EnqueueExecutionRequest{
 			Name: "by hand", IdempotencyKey: uuid.NewString(),
 			Steps: []*leaseholdv1.StepSpec{{Name: "only", Capability: capability}},
 		})
 		if err != nil {
 			t.Fatalf("enqueue: %v", err)
 		}
-		ids[i] = answer.GetExecution().GetId()
 	}
-	return ids
 }
 
 // clientMode makes this test binary a client process, which a test can kill: its value is the
@@ -138,25 +134,22 @@ type clientLine struct {
 	Err     string
 }
 
-// beClient is the client process. It never ends by itself.
-func beClient(mode string) int {
+// beClient is the client process. It ends by itself, with an error, only if it cannot do its job.
+func beClient(mode string) error {
 	say := json.NewEncoder(os.Stdout)
 	var job clientJob
 	if err := json.Unmarshal([]byte(mode), &job); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 2
+		return err
 	}
 	conn, err := grpc.NewClient(job.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 2
+		return err
 	}
 	workers := leaseholdv1.NewWorkerServiceClient(conn)
 	ctx := context.Background()
 	session, err := workers.RegisterWorker(ctx, &leaseholdv1.RegisterWorkerRequest{Capabilities: []string{job.Capability}})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 2
+		return err
 	}
 	_ = say.Encode(clientLine{Polling: true}) // nobody to tell if that fails
 	answer, err := workers.LeaseAttempt(ctx, &leaseholdv1.LeaseAttemptRequest{

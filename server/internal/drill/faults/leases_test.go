@@ -55,7 +55,7 @@ func TestB08_PollOfADeadClient(t *testing.T) {
 	// within checks when b, which polls too, has the step that is enqueued now.
 	within := func(t *testing.T, capability string, limit time.Duration) {
 		t.Helper()
-		parked := newHand(t, p, 1, capability).park(p, 1, 20*time.Second, ttl)
+		parked := newHand(t, p, 1, capability).park(p, 20*time.Second, ttl)
 		time.Sleep(time.Second) // as in the case: the work comes a second after the end
 		sent := time.Now()
 		enqueue(t, p, 1, capability)
@@ -80,7 +80,7 @@ func TestB08_PollOfADeadClient(t *testing.T) {
 		t.Parallel()
 		between := newProxy(t, c.replicas[0].addr)
 		far := dial(t, between.addr())
-		answer := newHand(t, far, 1, "b08.cut").park(far, 1, 30*time.Second, ttl)
+		answer := newHand(t, far, 1, "b08.cut").park(far, 30*time.Second, ttl)
 		time.Sleep(polled)
 		between.cut()
 		if got := <-answer; status.Code(got.err) != codes.Unavailable {
@@ -92,7 +92,7 @@ func TestB08_PollOfADeadClient(t *testing.T) {
 		t.Parallel()
 		between := newProxy(t, c.replicas[0].addr)
 		far := dial(t, between.addr())
-		_ = newHand(t, far, 1, "b08.dropped").park(far, 1, 30*time.Second, ttl) // nobody ever hears of it
+		_ = newHand(t, far, 1, "b08.dropped").park(far, 30*time.Second, ttl) // nobody ever hears of it
 		time.Sleep(polled)
 		between.swallow()
 		within(t, "b08.dropped", ttl+sweepEvery+slack())
@@ -110,7 +110,7 @@ func TestB11_RenewThroughAnyReplica(t *testing.T) {
 	h := newHand(t, a, 1, "b11")
 	lease := h.take(a, 1, ttl)[0]
 	c.replicas[0].kill()
-	other := newHand(t, b, 1, "b11").park(b, 1, 50*time.Second, ttl)
+	other := newHand(t, b, 1, "b11").park(b, 50*time.Second, ttl)
 	for began := time.Now(); time.Since(began) < 2*ttl+sweepEvery; {
 		if err := h.renew(t.Context(), b, lease, ttl); err != nil {
 			t.Fatalf("renew through the other replica: %v", err)

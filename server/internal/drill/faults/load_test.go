@@ -21,7 +21,7 @@ type loadConfig struct {
 	workers    int           // default 20
 	executions int           // at least so many, and more until finish is called
 	pause      time.Duration // of a producer between two executions
-	lease      time.Duration // default 1.2 s, in full 2 s
+	lease      time.Duration // default 2 s
 	steps      int           // of each execution; 0: single steps, chains and diamonds
 }
 
@@ -62,7 +62,7 @@ func startLoad(t *testing.T, c *cluster, cfg loadConfig) *load {
 		cfg.workers = 20
 	}
 	if cfg.lease == 0 {
-		cfg.lease = sized(1200*time.Millisecond, 2*time.Second)
+		cfg.lease = 2 * time.Second
 	}
 	l := &load{t: t, c: c, cfg: cfg, rec: &recorder{}, enough: make(chan struct{})}
 	l.watch = startWatcher(t, c)

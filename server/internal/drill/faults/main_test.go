@@ -26,7 +26,8 @@ type workshop struct {
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(clientMode); mode != "" {
-		os.Exit(beClient(mode))
+		fmt.Fprintln(os.Stderr, beClient(mode))
+		os.Exit(2)
 	}
 	status := m.Run()
 	shared.databases.Stop()

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -54,7 +55,12 @@ func alwaysRules() []rule {
 
 // endRules hold when all work has ended.
 func endRules() []rule {
-	return append(alwaysRules(), []rule{
+	return slices.Concat(alwaysRules(), attemptRules(), executionRules())
+}
+
+// attemptRules are about the attempts of a step, one after the other.
+func attemptRules() []rule {
+	return []rule{
 		{"every execution has ended", `SELECT id, state FROM executions WHERE ended_at IS NULL OR state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELED')`},
 		{"every step has ended", `SELECT id, state FROM steps WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'SKIPPED', 'CANCELED')`},
 		{"nothing waits for dispatch", `SELECT step_id, attempt_number FROM scheduling_requests`},
@@ -74,6 +80,22 @@ func endRules() []rule {
 			GROUP BY s.id HAVING s.state IN ('SUCCEEDED', 'FAILED') AND (
 				count(*) FILTER (WHERE a.state = 'SUCCEEDED') <> CASE WHEN s.state = 'SUCCEEDED' THEN 1 ELSE 0 END
 				OR s.state = 'SUCCEEDED' AND max(a.number) FILTER (WHERE a.state = 'SUCCEEDED') <> max(a.number))`},
+		{"an attempt does not begin before it is due", `
+			SELECT b.step_id, b.number FROM attempts a JOIN attempts b ON b.step_id = a.step_id AND b.number = a.number + 1
+			WHERE a.next_due IS NULL OR b.leased_at < a.next_due`},
+		{"no attempt is LOST before the shortest lease is over", `
+			SELECT id, (ended_at - leased_at)::text FROM attempts WHERE state = 'LOST' AND ended_at < leased_at + interval '1 second'`},
+		{"a step's counters are what a count finds", `
+			SELECT s.id, x.* FROM steps s CROSS JOIN LATERAL (SELECT count(*) AS n,
+				count(*) FILTER (WHERE state IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'LOST')) AS counted,
+				count(*) FILTER (WHERE state IN ('FAILED', 'TIMED_OUT')) AS failures FROM attempts WHERE step_id = s.id) x
+			WHERE s.attempts_ended <> x.n OR s.counted <> x.counted OR s.failures <> x.failures`},
+	}
+}
+
+// executionRules are about whole executions: their graphs, their counters, their story.
+func executionRules() []rule {
+	return []rule{
 		{"a step starts after all its parents have succeeded", `
 			SELECT c.id, p.id FROM step_edges g JOIN steps c ON c.id = g.child_id JOIN steps p ON p.id = g.parent_id
 			JOIN attempts a ON a.step_id = c.id AND a.number = 1
@@ -82,11 +104,6 @@ func endRules() []rule {
 			SELECT c.id, c.state FROM steps c WHERE c.state <> 'CANCELED' AND (c.state = 'SKIPPED') <> EXISTS (
 				SELECT FROM step_edges g JOIN steps p ON p.id = g.parent_id
 				WHERE g.child_id = c.id AND p.state <> 'SUCCEEDED')`},
-		{"an attempt does not begin before it is due", `
-			SELECT b.step_id, b.number FROM attempts a JOIN attempts b ON b.step_id = a.step_id AND b.number = a.number + 1
-			WHERE a.next_due IS NULL OR b.leased_at < a.next_due`},
-		{"no attempt is LOST before the shortest lease is over", `
-			SELECT id, (ended_at - leased_at)::text FROM attempts WHERE state = 'LOST' AND ended_at < leased_at + interval '1 second'`},
 		{"nothing begins after a cancel", `
 			SELECT t.execution_id, a.id FROM timeline_entries t JOIN steps s ON s.execution_id = t.execution_id
 			JOIN attempts a ON a.step_id = s.id WHERE t.milestone LIKE '%cancel_requested' AND a.lease_entry > t.sequence`},
@@ -96,11 +113,6 @@ func endRules() []rule {
 				count(*) FILTER (WHERE state IN ('FAILED', 'SKIPPED', 'CANCELED')) AS bad FROM steps WHERE execution_id = e.id) x
 			WHERE e.step_count <> x.n OR e.open_steps <> x.open OR e.unsuccessful_steps <> x.bad OR e.live_attempts <> 0
 			   OR (e.state = 'SUCCEEDED') <> (x.bad = 0 AND e.cancel_reason = '')`},
-		{"a step's counters are what a count finds", `
-			SELECT s.id, x.* FROM steps s CROSS JOIN LATERAL (SELECT count(*) AS n,
-				count(*) FILTER (WHERE state IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'LOST')) AS counted,
-				count(*) FILTER (WHERE state IN ('FAILED', 'TIMED_OUT')) AS failures FROM attempts WHERE step_id = s.id) x
-			WHERE s.attempts_ended <> x.n OR s.counted <> x.counted OR s.failures <> x.failures`},
 		{"no step has more attempts that count than it may", `
 			SELECT id, counted FROM steps WHERE counted > (coalesce(retry_policy ->> 'maximum_attempts', retry_policy ->> 'MaximumAttempts', '3'))::int`},
 		{"the timeline is numbered from 1 without a gap", `
@@ -110,7 +122,7 @@ func endRules() []rule {
 		{"nothing but late calls follows the end in the timeline", `
 			SELECT e.id, t.milestone FROM executions e JOIN timeline t ON t.execution_id = e.id
 			WHERE t.sequence > e.end_entry AND t.stage <> 'RECOVERY' AND t.milestone NOT LIKE '%late%'`},
-	}...)
+	}
 }
 
 // broken are the rows that break a rule, at most five.

@@ -345,10 +345,15 @@ FROM unnest($1::uuid[]) AS u(step_id)
 CROSS JOIN LATERAL (
     SELECT t.id, t.step_id, t.number, t.round, t.state, t.reason, t.worker_id, t.worker_name, t.node, t.lease_version,
         t.leased_at, t.ended_at, t.failure, t.progress, t.progress_message
-    FROM attempts t WHERE t.step_id = u.step_id ORDER BY t.number DESC LIMIT 100) a
+    FROM attempts t WHERE t.step_id = u.step_id ORDER BY t.number DESC LIMIT $2::integer) a
 LEFT JOIN leases l ON l.attempt_id = a.id
 ORDER BY a.step_id, a.number
 `
+
+type ListAttemptsParams struct {
+	StepIds []uuid.UUID
+	PerStep int32
+}
 
 type ListAttemptsRow struct {
 	ID              uuid.UUID
@@ -372,8 +377,8 @@ type ListAttemptsRow struct {
 
 // The last attempts of steps, oldest first, with their leases. Takes no lock; unique index
 // (step_id, number) and leases' primary key.
-func (q *Queries) ListAttempts(ctx context.Context, stepIds []uuid.UUID) ([]ListAttemptsRow, error) {
-	rows, err := q.db.Query(ctx, listAttempts, stepIds)
+func (q *Queries) ListAttempts(ctx context.Context, arg ListAttemptsParams) ([]ListAttemptsRow, error) {
+	rows, err := q.db.Query(ctx, listAttempts, arg.StepIds, arg.PerStep)
 	if err != nil {
 		return nil, err
 	}
