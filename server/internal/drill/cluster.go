@@ -73,13 +73,17 @@ func (c *Cluster) Replica(i int) *Replica { return c.replicas[i%len(c.replicas)]
 // Client calls the i-th replica.
 func (c *Cluster) Client(i int) *Client { return c.Replica(i).Client() }
 
-// Stop stops all replicas, gracefully and together.
+// Stop stops all replicas, gracefully and together, and closes the connections to them. Those
+// to a replica that was ended before stay open until then: its clients find out by themselves.
 func (c *Cluster) Stop() {
 	var wg sync.WaitGroup
 	for _, r := range c.replicas {
 		wg.Go(r.Stop)
 	}
 	wg.Wait()
+	for _, r := range c.replicas {
+		_ = r.conn.Close()
+	}
 }
 
 // Replica is one process of the service, but for the process.
@@ -186,7 +190,6 @@ func (r *Replica) end() {
 	r.cancel()
 	_ = r.parts.Wait()
 	r.Store.Close()
-	_ = r.conn.Close()
 }
 
 // cutListener remembers its connections, so that they can be broken.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,7 +63,8 @@ type enqueue struct {
 	batch      []scheduler.NewExecution
 	executions map[uuid.UUID]*task.Execution // by id, as they would be
 	created    set
-	busy       map[capabilityKey]bool // keys that other transactions hold
+	known      map[capabilityKey]dbsqlc.FindExecutionsByKeyRow // keys that were taken before
+	busy       map[capabilityKey]bool                          // keys that other transactions hold
 	steps      dbsqlc.InsertStepsParams
 	edges      dbsqlc.InsertEdgesParams
 	payloads   dbsqlc.PutPayloadsParams
@@ -70,6 +72,11 @@ type enqueue struct {
 }
 
 func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
+	// A key that is taken keeps its execution and its content: repeats do not queue for it.
+	var err error
+	if e.known, err = e.findExisting(ctx); err != nil {
+		return nil, err
+	}
 	if err := e.lockKeys(ctx, wait || allOrNothing); err != nil {
 		return nil, err
 	}
@@ -86,6 +93,7 @@ func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(existing, e.known)
 	if len(existing) > 0 {
 		e.t.vouch() // the answer rests on what an earlier commit wrote
 	}
@@ -105,7 +113,7 @@ func (e *enqueue) lockKeys(ctx context.Context, wait bool) error {
 	var keys []int64
 	for i := range e.batch {
 		s := e.batch[i].Spec
-		if s.IdempotencyKey == "" {
+		if s.IdempotencyKey == "" || e.taken(s) {
 			continue
 		}
 		k := idempotencyKey(s.Namespace, s.IdempotencyKey)
@@ -149,7 +157,7 @@ func (e *enqueue) insertExecutions(ctx context.Context, w *writes) error {
 			e.created[n.IDs.Execution] = true
 			continue
 		}
-		if n.Spec.IdempotencyKey != "" && (seen[key] || e.busy[key]) {
+		if n.Spec.IdempotencyKey != "" && (seen[key] || e.busy[key] || e.taken(n.Spec)) {
 			continue
 		}
 		seen[key] = true
@@ -267,26 +275,32 @@ func (e *enqueue) keepOnly(fresh set, w *writes) {
 	}
 }
 
-// findExisting reads what is there under the keys that were not free, in a statement later
-// than the insert that waited for them.
+// taken tells whether a key was taken before this transaction looked for the first time.
+func (e *enqueue) taken(s *task.ExecutionSpec) bool {
+	_, found := e.known[capabilityKey{s.Namespace, s.IdempotencyKey}]
+	return found
+}
+
+// findExisting reads what is there under keys: at first under all, then, in a statement later
+// than the insert that waited for them, under those that were not free.
 func (e *enqueue) findExisting(ctx context.Context) (map[capabilityKey]dbsqlc.FindExecutionsByKeyRow, error) {
 	var p dbsqlc.FindExecutionsByKeyParams
 	for i := range e.batch {
 		n := &e.batch[i]
 		key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
-		if !e.created[n.IDs.Execution] && !e.busy[key] {
+		if n.Spec.IdempotencyKey != "" && !e.created[n.IDs.Execution] && !e.busy[key] && !e.taken(n.Spec) {
 			p.Namespaces = append(p.Namespaces, n.Spec.Namespace)
 			p.IdempotencyKeys = append(p.IdempotencyKeys, n.Spec.IdempotencyKey)
 		}
 	}
+	found := map[capabilityKey]dbsqlc.FindExecutionsByKeyRow{}
 	if len(p.Namespaces) == 0 {
-		return nil, nil //nolint:nilnil // all are new
+		return found, nil
 	}
 	rows, err := e.t.q.FindExecutionsByKey(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("find executions by key: %w", err)
 	}
-	found := make(map[capabilityKey]dbsqlc.FindExecutionsByKeyRow, len(rows))
 	for _, r := range rows {
 		found[capabilityKey{r.Namespace, r.IdempotencyKey.String}] = r
 	}
