@@ -45,10 +45,10 @@ WHERE aggregate_id = ANY(@aggregate_ids::uuid[]) AND claim_id = ANY(@claim_ids::
 -- What came of published events, each by its claim. Under the heads' locks, and locks the
 -- events; primary key; HOT, for no index holds what changes.
 UPDATE outbox_events e SET status = u.status, last_error = u.last_error, claim_id = NULL, claim_expires_at = NULL,
-    attempts = e.attempts + u.tries, available_at = now() + u.again,
+    attempts = e.attempts + u.tries, available_at = now() + u.pause,
     published_at = CASE WHEN u.status = 'PUBLISHED' THEN now() ELSE e.published_at END
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@claim_ids::uuid[]) AS claim_id, unnest(@statuses::text[]) AS status,
-        unnest(@last_errors::text[]) AS last_error, unnest(@tries::integer[]) AS tries, unnest(@agains::interval[]) AS again) u
+        unnest(@last_errors::text[]) AS last_error, unnest(@tries::integer[]) AS tries, unnest(@pauses::interval[]) AS pause) u
 WHERE e.id = u.id AND e.claim_id = u.claim_id AND e.status = 'PUBLISHING';
 
 -- name: FirstUnsettled :many

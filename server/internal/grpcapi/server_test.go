@@ -73,7 +73,7 @@ func TestReflection_ListsServicesAndErrorDetails(t *testing.T) {
 			t.Errorf("%s: %v", symbol, answer.GetErrorResponse())
 		}
 	}
-	alpha, err := reflectionalphapb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx) //nolint:staticcheck // grpcurl of today still asks it
+	alpha, err := reflectionalphapb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func addSettled(p *dbsqlc.SettleEventsParams, r outbox.RunResult) {
 		p.Statuses = append(p.Statuses, string(status))
 		p.LastErrors = append(p.LastErrors, reason)
 		p.Tries = append(p.Tries, int32(tries))
-		p.Agains = append(p.Agains, interval(again))
+		p.Pauses = append(p.Pauses, interval(again))
 	}
 }
 

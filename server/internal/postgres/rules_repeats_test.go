@@ -64,7 +64,7 @@ func TestRepeats_LostCommitOfAnEnqueue(t *testing.T) {
 			results, err := s.store.Enqueue(t.Context(), batch, false, true)
 			for i, r := range results {
 				if !r.Value.Created || r.Value.Execution.ID != batch[i].IDs.Execution {
-					err = errors.Join(err, fmt.Errorf("item %d: %v, %+v", i, r.Err, r.Value))
+					err = errors.Join(err, fmt.Errorf("item %d: %w, %+v", i, r.Err, r.Value))
 				}
 			}
 			return err

@@ -1,7 +1,7 @@
 package scheduler
 
 import (
-	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -233,15 +233,16 @@ func (r *registry) putLast(polls map[*parkedPoll]bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var front, last []*parkedPoll
-	for _, p := range r.order {
-		if polls[p] {
-			last = append(last, p)
-		} else {
-			front = append(front, p)
+	slices.SortStableFunc(r.order, func(a, b *parkedPoll) int {
+		switch {
+		case polls[a] == polls[b]:
+			return 0
+		case polls[a]:
+			return 1
+		default:
+			return -1
 		}
-	}
-	r.order = append(front, last...)
+	})
 }
 
 // groups are what the parked polls can serve.
@@ -357,60 +358,4 @@ func (r *registry) stop() {
 			p.finish(pollResult{})
 		}
 	}
-}
-
-// Poll waits for leases. No work by the end of the wait, or about a second before the call's
-// own deadline, or when the server stops: an empty answer.
-func (s *Scheduler) Poll(ctx context.Context, poll Poll) (PollAnswer, error) {
-	s.presence.seen(poll.WorkerID)
-	return s.dispatcher.poll(ctx, poll)
-}
-
-func (d *dispatcher) poll(ctx context.Context, poll Poll) (PollAnswer, error) {
-	p := &parkedPoll{Poll: poll, answer: make(chan pollResult, 1), onlyOnce: poll.Wait <= 0}
-	if err := d.polls.park(p); err != nil {
-		return PollAnswer{}, err
-	}
-	defer d.polls.leave(p)
-	d.arrived(p)
-	timer := time.NewTimer(patience(ctx, poll.Wait))
-	defer timer.Stop()
-	var r pollResult
-	select {
-	case r = <-p.answer:
-	case <-timer.C:
-		r = d.giveUp(p)
-	case <-ctx.Done():
-		r = d.giveUp(p)
-	}
-	if ctx.Err() != nil { // nobody is there to hear it
-		d.handBack(r.Leases)
-		return PollAnswer{}, ctx.Err()
-	}
-	return r.PollAnswer, r.err
-}
-
-// giveUp ends a poll's wait: empty, unless an answer is on its way already.
-func (d *dispatcher) giveUp(p *parkedPoll) pollResult {
-	if p.state.CompareAndSwap(pollParked, pollGone) {
-		return pollResult{}
-	}
-	return <-p.answer
-}
-
-const (
-	deadlineMargin = time.Second     // an empty answer leaves before the call's own deadline
-	onceLimit      = 2 * time.Second // for a poll that does not wait: the store may be slow or away
-)
-
-// patience is how long a poll waits: a poll without a wait is answered by the round that saw it.
-func patience(ctx context.Context, d time.Duration) time.Duration {
-	if d <= 0 {
-		d = onceLimit
-	}
-	if deadline, limited := ctx.Deadline(); limited {
-		left := time.Until(deadline)
-		d = min(d, max(left-deadlineMargin, left/2))
-	}
-	return d
 }

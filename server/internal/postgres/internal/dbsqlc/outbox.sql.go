@@ -241,10 +241,10 @@ func (q *Queries) PutHeads(ctx context.Context, arg PutHeadsParams) error {
 
 const settleEvents = `-- name: SettleEvents :execrows
 UPDATE outbox_events e SET status = u.status, last_error = u.last_error, claim_id = NULL, claim_expires_at = NULL,
-    attempts = e.attempts + u.tries, available_at = now() + u.again,
+    attempts = e.attempts + u.tries, available_at = now() + u.pause,
     published_at = CASE WHEN u.status = 'PUBLISHED' THEN now() ELSE e.published_at END
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS claim_id, unnest($3::text[]) AS status,
-        unnest($4::text[]) AS last_error, unnest($5::integer[]) AS tries, unnest($6::interval[]) AS again) u
+        unnest($4::text[]) AS last_error, unnest($5::integer[]) AS tries, unnest($6::interval[]) AS pause) u
 WHERE e.id = u.id AND e.claim_id = u.claim_id AND e.status = 'PUBLISHING'
 `
 
@@ -254,7 +254,7 @@ type SettleEventsParams struct {
 	Statuses   []string
 	LastErrors []string
 	Tries      []int32
-	Agains     []pgtype.Interval
+	Pauses     []pgtype.Interval
 }
 
 // What came of published events, each by its claim. Under the heads' locks, and locks the
@@ -266,7 +266,7 @@ func (q *Queries) SettleEvents(ctx context.Context, arg SettleEventsParams) (int
 		arg.Statuses,
 		arg.LastErrors,
 		arg.Tries,
-		arg.Agains,
+		arg.Pauses,
 	)
 	if err != nil {
 		return 0, err
