@@ -18,7 +18,7 @@ type sinkSettings struct {
 	MaxAttempts    int      `name:"outbox-max-attempts" default:"50" help:"Tries of an event that its sink does not take; then it is DEAD. A sink that is away does not count; 1 or more."`
 	NATSSubject    string   `name:"nats-subject" default:"leasehold.{namespace}.{type}" help:"Subject of an event in NATS; {namespace}, {type} and {execution} are filled in."`
 	NATSStream     string   `name:"nats-create-stream" default:"" help:"Name of a stream to create for the subjects, if it is not there; empty creates none."`
-	WebhookSecrets []string `name:"webhook-secret" help:"Secret that signs webhooks (Standard Webhooks, whsec_...); several, with commas, while one is replaced by another."`
+	WebhookSecrets []string `name:"webhook-secret" default:"" help:"Secret that signs webhooks (Standard Webhooks, whsec_...); several, with commas, while one is replaced by another."`
 }
 
 // newRelay makes the relay of the sink, and what closes it; without a sink there is none.

@@ -120,3 +120,12 @@ func TestDiamond_RunsToItsEnd(t *testing.T) {
 		}
 	}
 }
+
+// cancelOne cancels an execution, waiting for its lock.
+func cancelOne(store *postgres.Store, ctx context.Context, id uuid.UUID, reason string) (*scheduler.ExecutionView, error) { //nolint:revive // the store first, as a method has it
+	results, err := store.Cancel(ctx, []scheduler.Cancellation{{Execution: id, Reason: reason}}, true)
+	if err != nil {
+		return nil, err
+	}
+	return results[0].Value, results[0].Err
+}

@@ -26,7 +26,7 @@ func TestClock_RenewalNeverShortensAndNeverPassesCaps(t *testing.T) {
 	if got, err = s.renew(renewal(l, w, time.Hour)); err != nil || !got.ExpiresAt.Equal(deadline) {
 		t.Fatalf("a longer renewal: %v, until %v, the execution's deadline is %v", err, got.ExpiresAt, deadline)
 	}
-	if _, err := s.store.Cancel(t.Context(), ids.Execution, ""); err != nil {
+	if _, err := cancelOne(s.store, t.Context(), ids.Execution, ""); err != nil {
 		t.Fatal(err)
 	}
 	if got, err = s.renew(renewal(l, w, time.Hour)); err != nil || !got.Cancel || got.CancelAt == nil || !got.ExpiresAt.Equal(*got.CancelAt) {
@@ -117,7 +117,7 @@ func TestClock_NoInstantIsTheApplications(t *testing.T) {
 	if swept, err := s.store.ExpireLeases(t.Context(), scheduler.SweepBatch{}); err != nil || swept.Done == 0 {
 		t.Fatalf("sweep: %v, %+v", err, swept)
 	}
-	if _, err := s.store.Cancel(t.Context(), ids.Execution, ""); err != nil {
+	if _, err := cancelOne(s.store, t.Context(), ids.Execution, ""); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := s.sql.Query(t.Context(), `SELECT table_name, column_name FROM information_schema.columns

@@ -136,7 +136,7 @@ func TestLockOrder_NobodyWaitsForADispatchersRequests(t *testing.T) {
 	if got, err := s.report(failure(l)); err != nil || got.StepState != task.StepReady {
 		t.Fatalf("report: %v, %+v", err, got)
 	}
-	if _, err := s.store.Cancel(t.Context(), first.Execution, ""); err != nil {
+	if _, err := cancelOne(s.store, t.Context(), first.Execution, ""); err != nil {
 		t.Fatalf("cancel: %v", err)
 	}
 	h.release()

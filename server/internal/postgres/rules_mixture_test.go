@@ -84,7 +84,7 @@ func TestLockOrder_CreditMeetsCancel(t *testing.T) {
 		// Both come as far as the lease in the middle, and go on from there at the same time.
 		h := s.hold(`SELECT FROM leases WHERE attempt_id =
 			(SELECT attempt_id FROM leases ORDER BY attempt_id OFFSET 10 LIMIT 1) FOR UPDATE`)
-		canceled := async(func() error { _, err := s.store.Cancel(context.Background(), ids.Execution, ""); return err })
+		canceled := async(func() error { _, err := cancelOne(s.store, context.Background(), ids.Execution, ""); return err })
 		s.waiting(1)
 		credited := async(func() error { _, err := s.store.BeginSweep(context.Background(), time.Second); return err })
 		s.waiting(2)
@@ -236,7 +236,7 @@ func (m *mixture) cancelOne(ctx context.Context, store *postgres.Store) error {
 	}
 	id := pick(m.execs)
 	m.mu.Unlock()
-	_, err := store.Cancel(ctx, id, "test")
+	_, err := cancelOne(store, ctx, id, "test")
 	return err
 }
 

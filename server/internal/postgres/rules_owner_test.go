@@ -273,7 +273,7 @@ func TestLockThenLook_SeesWhatWasCommittedMeanwhile(t *testing.T) {
 		})
 		s.waiting(i + 1)
 	}
-	canceled := async(func() error { _, err := s.store.Cancel(t.Context(), ids.Execution, ""); return err })
+	canceled := async(func() error { _, err := cancelOne(s.store, t.Context(), ids.Execution, ""); return err })
 	s.waiting(len(leases) + 1)
 	h.release()
 	for _, r := range reports {

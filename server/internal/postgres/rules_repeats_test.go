@@ -170,7 +170,7 @@ func TestRepeats_LostCommitOfARenewalAndACancel(t *testing.T) {
 		cuts(t, func(t *testing.T, s *cutStand, c cutting) {
 			ids := s.direct.enqueue(spec("a", 2))
 			s.cutOnce(c, nil, func() error {
-				view, err := s.store.Cancel(t.Context(), ids.Execution, "why")
+				view, err := cancelOne(s.store, t.Context(), ids.Execution, "why")
 				if err == nil && view.State != task.ExecutionCanceled {
 					err = fmt.Errorf("execution is %s", view.State)
 				}

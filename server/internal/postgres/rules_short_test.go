@@ -174,7 +174,7 @@ func TestShort_LocksAreNotWaitedForWithoutEnd(t *testing.T) {
 	ids := s.enqueue(spec("a", 1))
 	s.hold("SELECT FROM executions WHERE id = $1 FOR NO KEY UPDATE", ids.Execution)
 	began := time.Now()
-	_, err := s.store.Cancel(t.Context(), ids.Execution, "")
+	_, err := cancelOne(s.store, t.Context(), ids.Execution, "")
 	if !isUnavailable(err) || time.Since(began) > 20*time.Second {
 		t.Fatalf("cancel of a held execution: %v after %v", err, time.Since(began))
 	}

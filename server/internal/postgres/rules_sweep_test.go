@@ -72,7 +72,7 @@ func TestSweep_CreditAfterAnOutage(t *testing.T) {
 	w := s.register("w", "a", 10)
 	stopped := s.enqueue(spec("a", 1)) // its grace is a minute
 	grace := s.leaseOne(w, 10*time.Minute)
-	if _, err := s.store.Cancel(t.Context(), stopped.Execution, ""); err != nil {
+	if _, err := cancelOne(s.store, t.Context(), stopped.Execution, ""); err != nil {
 		t.Fatal(err)
 	}
 	s.enqueue(spec("a", 3))

@@ -127,7 +127,7 @@ func TestRepeats_AWarnedCommitIsNoAnswer(t *testing.T) {
 			return errors.Join(err, firstErr(results))
 		}
 	}
-	canceled := func(ctx context.Context) error { _, err := r.store.Cancel(ctx, n.IDs.Execution, ""); return err }
+	canceled := func(ctx context.Context) error { _, err := cancelOne(r.store, ctx, n.IDs.Execution, ""); return err }
 	reg := scheduler.Registration{Namespace: "default", Name: "x", Capabilities: []string{"a"}, Slots: 1, RequestID: "r"}
 	registered := func(ctx context.Context) error {
 		_, err := r.store.Register(ctx, reg, uuid.New(), uuid.New())

@@ -97,6 +97,12 @@ type Reported struct {
 	NextDue        *time.Time
 }
 
+// Cancellation asks to stop an execution.
+type Cancellation struct {
+	Execution uuid.UUID
+	Reason    string
+}
+
 // ExecutionQuery names an execution and what to read of it.
 type ExecutionQuery struct {
 	ID             uuid.UUID // or

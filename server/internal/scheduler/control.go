@@ -6,11 +6,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Cancel stops an execution: no attempt starts after its answer.
+// Cancel stops an execution: no attempt starts after its answer. Many that cancel the same one
+// at once wait for one transaction, not for each other.
 func (s *Scheduler) Cancel(ctx context.Context, execution uuid.UUID, reason string) (*ExecutionView, error) {
-	view, err := s.store.Cancel(ctx, execution, reason)
+	r := s.cancels.do(ctx, Cancellation{Execution: execution, Reason: reason})[0]
+	return r.Value, r.Err
+}
+
+func (s *Scheduler) flushCancels(ctx context.Context, batch []Cancellation, wait bool) ([]Result[*ExecutionView], error) {
+	results, err := s.store.Cancel(ctx, batch, wait)
 	if err == nil && s.changed != nil {
 		s.changed()
 	}
-	return view, err
+	return results, err
 }

@@ -68,7 +68,8 @@ type SessionStore interface {
 
 // ControlStore changes whole executions.
 type ControlStore interface {
-	Cancel(ctx context.Context, execution uuid.UUID, reason string) (*ExecutionView, error)
+	// Cancel stops executions; each item has its own answer, as with LeaseStore.
+	Cancel(ctx context.Context, batch []Cancellation, wait bool) ([]Result[*ExecutionView], error)
 }
 
 // QueryStore reads.

@@ -42,6 +42,7 @@ type Scheduler struct {
 	enqueues   *batcher[NewExecution, Enqueued]
 	renewals   *batcher[Renewal, Renewed]
 	reports    *batcher[Report, Reported]
+	cancels    *batcher[Cancellation, *ExecutionView]
 	dispatcher *dispatcher
 	presence   *presence
 	sweepEvery time.Duration
@@ -52,6 +53,7 @@ type Scheduler struct {
 const (
 	flushItems      = 500
 	flushSteps      = 10_000
+	cancelItems     = 50 // of up to 10,000 steps each
 	flushBytes      = 8 << 20
 	bytesPerStep    = flushBytes / flushSteps
 	defaultParked   = 20_000
@@ -79,6 +81,7 @@ func New(c Config) *Scheduler {
 	s.dispatcher.tell = s.hint
 	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues)
 	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals)
+	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels)
 	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports)
 	return s
 }
@@ -96,6 +99,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	wg.Go(func() { s.enqueues.run(ctx) })
 	wg.Go(func() { s.renewals.run(ctx) })
 	wg.Go(func() { s.reports.run(ctx) })
+	wg.Go(func() { s.cancels.run(ctx) })
 	wg.Go(func() { s.dispatcher.run(ctx) })
 	wg.Go(func() { s.presence.run(ctx, s.dispatcher) })
 	wg.Go(func() { s.sweep(ctx) })
