@@ -39,10 +39,10 @@ func TestSweep_WhatCountsAsAnOutage(t *testing.T) {
 		every, gap     time.Duration
 		mine, credited bool
 	}{
-		{time.Second, 400 * time.Millisecond, false, false}, // younger than half an interval
+		{10 * time.Second, time.Second, false, false}, // younger than half an interval
 		{time.Minute, 20 * time.Second, false, false},
 		{time.Second, 2 * time.Second, true, false},
-		{100 * time.Millisecond, 4 * time.Second, true, false}, // never below 5 s
+		{100 * time.Millisecond, 2 * time.Second, true, false}, // never below 5 s
 		{100 * time.Millisecond, 7 * time.Second, true, true},
 		{time.Minute, 4 * time.Minute, true, false},
 		{time.Minute, 6 * time.Minute, true, true},
