@@ -127,6 +127,7 @@ func (e *enqueue) lockKeys(ctx context.Context, wait bool) error {
 		return nil
 	}
 	if wait {
+		defer e.t.locking(time.Now())
 		_, err := e.t.q.KeyLocks(ctx, keys)
 		return wrap("lock keys", err)
 	}

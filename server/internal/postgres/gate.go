@@ -32,6 +32,7 @@ func (t *txn) lock(ctx context.Context, ids []uuid.UUID, wait bool) (*gate, erro
 	lock := t.q.LockExecutions
 	if wait {
 		lock = t.q.LockExecutionsWaiting
+		defer t.locking(time.Now())
 	}
 	rows, err := lock(ctx, ids)
 	if err != nil {

@@ -23,6 +23,7 @@ type heldLeases struct {
 func (t *txn) lockLeases(ctx context.Context, attempts []uuid.UUID, wait bool) (heldLeases, error) {
 	held := heldLeases{versions: make(map[uuid.UUID]int64, len(attempts)), busy: set{}}
 	if wait {
+		defer t.locking(time.Now())
 		rows, err := t.q.LockLeasesWaiting(ctx, attempts)
 		for _, r := range rows {
 			held.versions[r.AttemptID] = r.LeaseVersion

@@ -60,6 +60,8 @@ type Counters struct {
 	Retries        atomic.Int64 // 40001 and 40P01
 	UnknownCommits atomic.Int64 // commits whose answer was lost, or came with a warning
 	SlowTx         atomic.Int64 // transactions longer than a second
+	Transactions   atomic.Int64
+	LockWait       atomic.Int64 // nanoseconds spent in statements that wait for locks
 }
 
 // Counters are the store's counters.

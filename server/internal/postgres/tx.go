@@ -28,7 +28,12 @@ type txn struct {
 	// the answer, and the commit writes WAL, so that it also vouches for what it found.
 	again    bool
 	writeWAL bool
+
+	lockWait time.Duration // spent in statements that wait for locks
 }
+
+// locking measures a statement that may wait for a lock.
+func (t *txn) locking(began time.Time) { t.lockWait += time.Since(began) }
 
 // vouch makes the commit one that waits for the standbys, where replication is synchronous:
 // for answers that rest on what an earlier commit wrote.
@@ -82,13 +87,8 @@ func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx con
 	if err != nil {
 		return false, err
 	}
-	defer func() {
-		if d := time.Since(start); d > slowTx {
-			s.counters.SlowTx.Add(1)
-			s.log.Warn("slow transaction", "transaction", name, "duration", d)
-		}
-	}()
 	t := &txn{q: dbsqlc.New(tx), tx: tx, s: s, again: again, writeWAL: again}
+	defer func() { s.measure(name, time.Since(start), t.lockWait) }()
 	if err := f(ctx, t); err != nil {
 		rollback(ctx, tx)
 		return false, err
@@ -100,6 +100,16 @@ func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx con
 		}
 	}
 	return s.commit(ctx, tx)
+}
+
+// measure books a transaction: how long it took, and how much of that it waited for locks.
+func (s *Store) measure(name string, d, lockWait time.Duration) {
+	s.counters.Transactions.Add(1)
+	s.counters.LockWait.Add(int64(lockWait))
+	if d > slowTx {
+		s.counters.SlowTx.Add(1)
+		s.log.Warn("slow transaction", "transaction", name, "duration", d, "lock_wait", lockWait)
+	}
 }
 
 func (s *Store) commit(ctx context.Context, tx pgx.Tx) (committing bool, err error) {
