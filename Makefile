@@ -6,7 +6,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 
 # What `make run` passes on, as in: make run ARGS=--ephemeral
 ARGS ?=
-# The packages of `make test`, and further flags for go test.
+# The packages of `make test`, and further flags for go test. Nothing is taken from the cache: some
+# tests build and run the server, which the cache does not see.
 PKG       ?= ./...
 TESTFLAGS ?=
 # RACE=required makes `make test` fail where the race detector cannot run.
@@ -24,12 +25,12 @@ run: build ## run the scheduler with a PostgreSQL of its own, on 127.0.0.1:50051
 test: postgres ## run the tests, with the race detector where a C compiler is
 	@$(find_cc); \
 	if [ -n "$$cc" ]; then \
-		CC="$$cc" CGO_ENABLED=1 $(GO) test -race -timeout 20m $(TESTFLAGS) $(PKG); \
+		CC="$$cc" CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 20m $(TESTFLAGS) $(PKG); \
 	elif [ "$(RACE)" = required ]; then \
 		echo "the race detector is required, but there is no C compiler for it" >&2; exit 1; \
 	else \
 		echo "no C compiler (with its headers) here: testing without the race detector" >&2; \
-		$(GO) test -timeout 20m $(TESTFLAGS) $(PKG); \
+		$(GO) test -count=1 -timeout 20m $(TESTFLAGS) $(PKG); \
 	fi
 
 test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
