@@ -132,9 +132,9 @@ INSERT INTO lease_requests (session_id, request_id, answered_at)
 SELECT unnest(@session_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
 
 -- name: DeleteOldAnsweredRequests :execrows
--- Forgets polls that are older than a day, some at a time. Locks and deletes the rows; index lease_requests_age.
+-- Forgets polls that are older than an hour, the longest lease, some at a time. Locks and deletes the rows; index lease_requests_age.
 DELETE FROM lease_requests WHERE (session_id, request_id) IN (
-    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 hour'
     ORDER BY r.answered_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
 
 -- name: CreditLeases :exec

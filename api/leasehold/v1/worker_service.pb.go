@@ -317,7 +317,7 @@ type LeaseAttemptRequest struct {
 	// From RegisterWorker.
 	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Makes the call safe to repeat: the same id is answered with the same live grants, never
-	// with further ones, for a day. Default: not safe to repeat. At most 128 bytes.
+	// with further ones, for an hour. Default: not safe to repeat. At most 128 bytes.
 	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// At most this many. Default 1; at most 1,000.
 	MaxLeases int32 `protobuf:"varint,4,opt,name=max_leases,json=maxLeases,proto3" json:"max_leases,omitempty"`

@@ -192,11 +192,11 @@ func (q *Queries) DeleteLeases(ctx context.Context, arg DeleteLeasesParams) ([]D
 
 const deleteOldAnsweredRequests = `-- name: DeleteOldAnsweredRequests :execrows
 DELETE FROM lease_requests WHERE (session_id, request_id) IN (
-    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 day'
+    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 hour'
     ORDER BY r.answered_at LIMIT $1::integer FOR UPDATE SKIP LOCKED)
 `
 
-// Forgets polls that are older than a day, some at a time. Locks and deletes the rows; index lease_requests_age.
+// Forgets polls that are older than an hour, the longest lease, some at a time. Locks and deletes the rows; index lease_requests_age.
 func (q *Queries) DeleteOldAnsweredRequests(ctx context.Context, batch int32) (int64, error) {
 	result, err := q.db.Exec(ctx, deleteOldAnsweredRequests, batch)
 	if err != nil {
