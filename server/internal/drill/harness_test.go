@@ -54,7 +54,7 @@ func count(t *testing.T, small, full int) int {
 }
 
 // patient bounds every wait for something that has to come: long, for the machine may be slow.
-const patient = 40 * time.Second
+const patient = 90 * time.Second
 
 // inTime runs a scenario that has to come to its point before a timeout of the service: with
 // longer and longer timeouts, until it says that it came there, for the machine may be slow.
