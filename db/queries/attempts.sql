@@ -71,7 +71,8 @@ FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@has_progress::boolean[]) AS has
 WHERE a.id = u.id;
 
 -- name: LeaseContents :many
--- What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber.
+-- What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber;
+-- what belongs to a lease is looked up for it, or the planner may begin with a table that was small.
 SELECT l.attempt_id, l.step_id, l.execution_id, l.worker_id, l.session_id, l.request_id, l.lease_version, l.expires_at, l.duration,
     l.delivery, a.number, a.start_to_close_at, s.name AS step_name, c.name AS capability, s.failure, s.parent_bytes,
     s.input_bytes, s.has_children, e.name AS execution_name, e.labels, e.trace_context,
@@ -82,8 +83,10 @@ CROSS JOIN LATERAL (
     SELECT k.attempt_id, k.step_id, k.execution_id, k.worker_id, k.session_id, k.request_id, k.lease_version, k.expires_at,
         k.duration, k.delivery
     FROM leases k WHERE k.attempt_id = u.attempt_id OFFSET 0) l
-JOIN attempts a ON a.id = l.attempt_id
-JOIN steps s ON s.id = l.step_id
-JOIN capabilities c ON c.id = s.capability_id
-JOIN executions e ON e.id = l.execution_id
+CROSS JOIN LATERAL (SELECT t.number, t.start_to_close_at FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
+CROSS JOIN LATERAL (
+    SELECT t.name, t.failure, t.parent_bytes, t.input_bytes, t.has_children, t.priority, t.capability_id
+    FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT t.name, t.labels, t.trace_context FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
 ORDER BY s.priority DESC, l.lease_version;

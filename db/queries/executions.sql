@@ -7,17 +7,17 @@ SELECT now()::timestamptz AS now;
 -- so that two batches with the same keys wait in one order. Locks the new rows and waits for
 -- an unfinished insert of the same key; unique index executions_key.
 INSERT INTO executions (id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast,
-    created_at, due_at, timeout, cancel_grace, deadline, revision, entries, sequence, step_count, open_steps,
+    created_at, due_at, timeout, cancel_grace, deadline, revision, sequence, step_count, open_steps,
     unsuccessful_steps, live_attempts, labels, trace_context)
 SELECT u.id, u.namespace, u.name, NULLIF(u.idempotency_key, ''), u.content_hash, u.state, 1, u.priority, u.fail_fast,
-    now(), u.due_at, u.timeout, u.cancel_grace, u.deadline, u.revision, u.entries, u.sequence, u.step_count, u.step_count,
+    now(), u.due_at, u.timeout, u.cancel_grace, u.deadline, u.revision, u.sequence, u.step_count, u.step_count,
     0, 0, u.labels, u.trace_context
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@namespaces::text[]) AS namespace, unnest(@names::text[]) AS name,
         unnest(@idempotency_keys::text[]) AS idempotency_key, unnest(@content_hashes::bytea[]) AS content_hash,
         unnest(@states::text[]) AS state, unnest(@priorities::smallint[]) AS priority, unnest(@fail_fasts::boolean[]) AS fail_fast,
         unnest(@due_ats::timestamptz[]) AS due_at, unnest(@timeouts::interval[]) AS timeout,
         unnest(@cancel_graces::interval[]) AS cancel_grace, unnest(@deadlines::timestamptz[]) AS deadline,
-        unnest(@revisions::bigint[]) AS revision, unnest(@entries::bigint[]) AS entries, unnest(@sequences::bigint[]) AS sequence,
+        unnest(@revisions::bigint[]) AS revision, unnest(@sequences::bigint[]) AS sequence,
         unnest(@step_counts::integer[]) AS step_count, unnest(@labels::jsonb[]) AS labels,
         unnest(@trace_contexts::jsonb[]) AS trace_context) u
 ORDER BY u.namespace, u.idempotency_key, u.id
@@ -40,7 +40,7 @@ SELECT id FROM executions WHERE id = ANY(@ids::uuid[]);
 -- The gate: whoever changes anything of an execution holds this. Locks FOR NO KEY UPDATE in
 -- order of id, leaving out those that another holds; primary key.
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
 
@@ -48,38 +48,39 @@ FROM executions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP 
 -- As LockExecutions, but waits (lock_timeout bounds it). Locks FOR NO KEY UPDATE in order of
 -- id; primary key.
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: UpdateExecutions :execrows
--- Writes what the domain decided. The rows are locked already; the revision is the proof that
--- nobody changed them since they were read. Primary key; HOT, for no index holds what changes.
+-- Writes what the domain decided. The rows are locked already; base, the revision that was
+-- read, is the proof that nobody changed them since. Primary key; HOT, for no index holds what
+-- changes.
 UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
     ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
-    failure = u.failure, revision = u.revision, entries = u.entries, sequence = u.sequence, end_entry = u.end_entry,
+    failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
     open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@rounds::integer[]) AS round,
         unnest(@stoppings::boolean[]) AS stopping, unnest(@due_ats::timestamptz[]) AS due_at,
         unnest(@started_ats::timestamptz[]) AS started_at, unnest(@ended_ats::timestamptz[]) AS ended_at,
         unnest(@deadlines::timestamptz[]) AS deadline, unnest(@cancel_deadlines::timestamptz[]) AS cancel_deadline,
         unnest(@cancel_reasons::text[]) AS cancel_reason, unnest(@failures::jsonb[]) AS failure,
-        unnest(@revisions::bigint[]) AS revision, unnest(@entries::bigint[]) AS entries, unnest(@sequences::bigint[]) AS sequence,
+        unnest(@bases::bigint[]) AS base, unnest(@revisions::bigint[]) AS revision, unnest(@sequences::bigint[]) AS sequence,
         unnest(@end_entries::bigint[]) AS end_entry, unnest(@open_steps::integer[]) AS open_steps,
         unnest(@unsuccessful_steps::integer[]) AS unsuccessful_steps, unnest(@live_attempts::integer[]) AS live_attempts) u
-WHERE e.id = u.id AND e.revision = u.revision - 1;
+WHERE e.id = u.id AND e.revision = u.base;
 
 -- name: GetExecution :one
 -- One execution as committed. Takes no lock; primary key.
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE id = @id;
 
 -- name: GetExecutionByKey :one
 -- One execution as committed. Takes no lock; unique index executions_key.
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE namespace = @namespace AND idempotency_key = @idempotency_key::text;
 
@@ -87,7 +88,7 @@ FROM executions WHERE namespace = @namespace AND idempotency_key = @idempotency_
 -- A page, newest first, after a key. Takes no lock; index executions_newest gives the order,
 -- the other filters are looked at row by row.
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions
 WHERE namespace = @namespace

@@ -98,9 +98,9 @@ SELECT format('execution %s: %s %s after %s', e.id, t.sequence, t.milestone, e.e
 FROM executions e JOIN timeline t ON t.execution_id = e.id
 WHERE e.end_entry > 0 AND t.sequence > e.end_entry AND t.milestone NOT LIKE 'late/%'`},
 		{"the timeline has no gaps", `
-SELECT format('execution %s: %s of %s entries, %s to %s', e.id, count(*), e.entries, min(t.sequence), max(t.sequence))
-FROM executions e JOIN timeline t ON t.execution_id = e.id GROUP BY e.id, e.entries
-HAVING count(*) <> e.entries OR count(DISTINCT t.sequence) <> e.entries OR min(t.sequence) <> 1 OR max(t.sequence) <> e.entries`},
+SELECT format('execution %s: %s of %s entries, %s to %s', e.id, count(*), e.revision, min(t.sequence), max(t.sequence))
+FROM executions e JOIN timeline t ON t.execution_id = e.id GROUP BY e.id, e.revision
+HAVING count(*) <> e.revision OR count(DISTINCT t.sequence) <> e.revision OR min(t.sequence) <> 1 OR max(t.sequence) <> e.revision`},
 		{"a milestone is reached once", `
 SELECT format('execution %s: %s', execution_id, milestone) FROM timeline GROUP BY execution_id, milestone HAVING count(*) > 1`},
 		{"events have no gaps", `

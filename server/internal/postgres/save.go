@@ -33,7 +33,7 @@ func (g *gate) save(ctx context.Context) error {
 			continue
 		}
 		d := e.Data()
-		w.execution(&d)
+		w.execution(&d, c.Base)
 		w.changes(&d, &c)
 		if c.Closed && g.timed[id] {
 			w.untimed = append(w.untimed, id)
@@ -113,7 +113,7 @@ func (w *writes) flush(ctx context.Context, q *dbsqlc.Queries) error {
 	return nil
 }
 
-func (w *writes) execution(d *task.ExecutionData) {
+func (w *writes) execution(d *task.ExecutionData, base int64) {
 	p := &w.executions
 	p.Ids = append(p.Ids, d.ID)
 	p.States = append(p.States, string(d.State))
@@ -126,8 +126,8 @@ func (w *writes) execution(d *task.ExecutionData) {
 	p.CancelDeadlines = append(p.CancelDeadlines, maybeInstant(d.CancelDeadline))
 	p.CancelReasons = append(p.CancelReasons, d.CancelReason)
 	p.Failures = append(p.Failures, jsonOf(d.Failure))
+	p.Bases = append(p.Bases, base)
 	p.Revisions = append(p.Revisions, d.Revision)
-	p.Entries = append(p.Entries, d.Entries)
 	p.Sequences = append(p.Sequences, d.Sequence)
 	p.EndEntries = append(p.EndEntries, d.EndEntry)
 	p.OpenSteps = append(p.OpenSteps, int32(d.OpenSteps))

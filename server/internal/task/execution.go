@@ -51,8 +51,7 @@ type ExecutionData struct {
 	Failure        *Failure
 
 	// Counters. They never go back.
-	Revision int64
-	Entries  int64 // numbers given out in the timeline
+	Revision int64 // number of the last timeline entry: each change leaves one at least
 	Sequence int64 // events written
 
 	EndEntry          int64 // number of the end of this round in the timeline, or 0
@@ -66,6 +65,7 @@ type ExecutionData struct {
 type Execution struct {
 	d        ExecutionData
 	steps    map[uuid.UUID]*Step
+	base     int64 // revision when it was read, or handed out last
 	changes  Changes
 	frontier Frontier
 	ending   bool // its deadline ends it: fail_fast has nothing more to stop
@@ -73,7 +73,7 @@ type Execution struct {
 
 // RestoreExecution makes an execution from what was stored. Steps are added as they are read.
 func RestoreExecution(d ExecutionData) *Execution {
-	return &Execution{d: d, steps: map[uuid.UUID]*Step{}}
+	return &Execution{d: d, base: d.Revision, steps: map[uuid.UUID]*Step{}}
 }
 
 // Data is what is to be stored.

@@ -260,10 +260,12 @@ CROSS JOIN LATERAL (
     SELECT k.attempt_id, k.step_id, k.execution_id, k.worker_id, k.session_id, k.request_id, k.lease_version, k.expires_at,
         k.duration, k.delivery
     FROM leases k WHERE k.attempt_id = u.attempt_id OFFSET 0) l
-JOIN attempts a ON a.id = l.attempt_id
-JOIN steps s ON s.id = l.step_id
-JOIN capabilities c ON c.id = s.capability_id
-JOIN executions e ON e.id = l.execution_id
+CROSS JOIN LATERAL (SELECT t.number, t.start_to_close_at FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
+CROSS JOIN LATERAL (
+    SELECT t.name, t.failure, t.parent_bytes, t.input_bytes, t.has_children, t.priority, t.capability_id
+    FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT t.name, t.labels, t.trace_context FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
 ORDER BY s.priority DESC, l.lease_version
 `
 
@@ -293,7 +295,8 @@ type LeaseContentsRow struct {
 	StartToCloseRemaining pgtype.Interval
 }
 
-// What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber.
+// What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber;
+// what belongs to a lease is looked up for it, or the planner may begin with a table that was small.
 func (q *Queries) LeaseContents(ctx context.Context, attemptIds []uuid.UUID) ([]LeaseContentsRow, error) {
 	rows, err := q.db.Query(ctx, leaseContents, attemptIds)
 	if err != nil {

@@ -85,7 +85,7 @@ func (q *Queries) FindExecutionsByKey(ctx context.Context, arg FindExecutionsByK
 
 const getExecution = `-- name: GetExecution :one
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE id = $1
 `
@@ -116,7 +116,6 @@ func (q *Queries) GetExecution(ctx context.Context, id uuid.UUID) (Execution, er
 		&i.CancelReason,
 		&i.Failure,
 		&i.Revision,
-		&i.Entries,
 		&i.Sequence,
 		&i.EndEntry,
 		&i.StepCount,
@@ -131,7 +130,7 @@ func (q *Queries) GetExecution(ctx context.Context, id uuid.UUID) (Execution, er
 
 const getExecutionByKey = `-- name: GetExecutionByKey :one
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE namespace = $1 AND idempotency_key = $2::text
 `
@@ -167,7 +166,6 @@ func (q *Queries) GetExecutionByKey(ctx context.Context, arg GetExecutionByKeyPa
 		&i.CancelReason,
 		&i.Failure,
 		&i.Revision,
-		&i.Entries,
 		&i.Sequence,
 		&i.EndEntry,
 		&i.StepCount,
@@ -182,19 +180,19 @@ func (q *Queries) GetExecutionByKey(ctx context.Context, arg GetExecutionByKeyPa
 
 const insertExecutions = `-- name: InsertExecutions :many
 INSERT INTO executions (id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast,
-    created_at, due_at, timeout, cancel_grace, deadline, revision, entries, sequence, step_count, open_steps,
+    created_at, due_at, timeout, cancel_grace, deadline, revision, sequence, step_count, open_steps,
     unsuccessful_steps, live_attempts, labels, trace_context)
 SELECT u.id, u.namespace, u.name, NULLIF(u.idempotency_key, ''), u.content_hash, u.state, 1, u.priority, u.fail_fast,
-    now(), u.due_at, u.timeout, u.cancel_grace, u.deadline, u.revision, u.entries, u.sequence, u.step_count, u.step_count,
+    now(), u.due_at, u.timeout, u.cancel_grace, u.deadline, u.revision, u.sequence, u.step_count, u.step_count,
     0, 0, u.labels, u.trace_context
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS namespace, unnest($3::text[]) AS name,
         unnest($4::text[]) AS idempotency_key, unnest($5::bytea[]) AS content_hash,
         unnest($6::text[]) AS state, unnest($7::smallint[]) AS priority, unnest($8::boolean[]) AS fail_fast,
         unnest($9::timestamptz[]) AS due_at, unnest($10::interval[]) AS timeout,
         unnest($11::interval[]) AS cancel_grace, unnest($12::timestamptz[]) AS deadline,
-        unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS entries, unnest($15::bigint[]) AS sequence,
-        unnest($16::integer[]) AS step_count, unnest($17::jsonb[]) AS labels,
-        unnest($18::jsonb[]) AS trace_context) u
+        unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
+        unnest($15::integer[]) AS step_count, unnest($16::jsonb[]) AS labels,
+        unnest($17::jsonb[]) AS trace_context) u
 ORDER BY u.namespace, u.idempotency_key, u.id
 ON CONFLICT (namespace, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
@@ -214,7 +212,6 @@ type InsertExecutionsParams struct {
 	CancelGraces    []pgtype.Interval
 	Deadlines       []pgtype.Timestamptz
 	Revisions       []int64
-	Entries         []int64
 	Sequences       []int64
 	StepCounts      []int32
 	Labels          [][]byte
@@ -239,7 +236,6 @@ func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsPara
 		arg.CancelGraces,
 		arg.Deadlines,
 		arg.Revisions,
-		arg.Entries,
 		arg.Sequences,
 		arg.StepCounts,
 		arg.Labels,
@@ -265,7 +261,7 @@ func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsPara
 
 const listExecutions = `-- name: ListExecutions :many
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions
 WHERE namespace = $1
@@ -332,7 +328,6 @@ func (q *Queries) ListExecutions(ctx context.Context, arg ListExecutionsParams) 
 			&i.CancelReason,
 			&i.Failure,
 			&i.Revision,
-			&i.Entries,
 			&i.Sequence,
 			&i.EndEntry,
 			&i.StepCount,
@@ -354,7 +349,7 @@ func (q *Queries) ListExecutions(ctx context.Context, arg ListExecutionsParams) 
 
 const lockExecutions = `-- name: LockExecutions :many
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 `
@@ -392,7 +387,6 @@ func (q *Queries) LockExecutions(ctx context.Context, ids []uuid.UUID) ([]Execut
 			&i.CancelReason,
 			&i.Failure,
 			&i.Revision,
-			&i.Entries,
 			&i.Sequence,
 			&i.EndEntry,
 			&i.StepCount,
@@ -414,7 +408,7 @@ func (q *Queries) LockExecutions(ctx context.Context, ids []uuid.UUID) ([]Execut
 
 const lockExecutionsWaiting = `-- name: LockExecutionsWaiting :many
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
 FROM executions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
 `
@@ -452,7 +446,6 @@ func (q *Queries) LockExecutionsWaiting(ctx context.Context, ids []uuid.UUID) ([
 			&i.CancelReason,
 			&i.Failure,
 			&i.Revision,
-			&i.Entries,
 			&i.Sequence,
 			&i.EndEntry,
 			&i.StepCount,
@@ -487,17 +480,17 @@ func (q *Queries) Now(ctx context.Context) (pgtype.Timestamptz, error) {
 const updateExecutions = `-- name: UpdateExecutions :execrows
 UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
     ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
-    failure = u.failure, revision = u.revision, entries = u.entries, sequence = u.sequence, end_entry = u.end_entry,
+    failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
     open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS round,
         unnest($4::boolean[]) AS stopping, unnest($5::timestamptz[]) AS due_at,
         unnest($6::timestamptz[]) AS started_at, unnest($7::timestamptz[]) AS ended_at,
         unnest($8::timestamptz[]) AS deadline, unnest($9::timestamptz[]) AS cancel_deadline,
         unnest($10::text[]) AS cancel_reason, unnest($11::jsonb[]) AS failure,
-        unnest($12::bigint[]) AS revision, unnest($13::bigint[]) AS entries, unnest($14::bigint[]) AS sequence,
+        unnest($12::bigint[]) AS base, unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
         unnest($15::bigint[]) AS end_entry, unnest($16::integer[]) AS open_steps,
         unnest($17::integer[]) AS unsuccessful_steps, unnest($18::integer[]) AS live_attempts) u
-WHERE e.id = u.id AND e.revision = u.revision - 1
+WHERE e.id = u.id AND e.revision = u.base
 `
 
 type UpdateExecutionsParams struct {
@@ -512,8 +505,8 @@ type UpdateExecutionsParams struct {
 	CancelDeadlines   []pgtype.Timestamptz
 	CancelReasons     []string
 	Failures          [][]byte
+	Bases             []int64
 	Revisions         []int64
-	Entries           []int64
 	Sequences         []int64
 	EndEntries        []int64
 	OpenSteps         []int32
@@ -521,8 +514,9 @@ type UpdateExecutionsParams struct {
 	LiveAttempts      []int32
 }
 
-// Writes what the domain decided. The rows are locked already; the revision is the proof that
-// nobody changed them since they were read. Primary key; HOT, for no index holds what changes.
+// Writes what the domain decided. The rows are locked already; base, the revision that was
+// read, is the proof that nobody changed them since. Primary key; HOT, for no index holds what
+// changes.
 func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, updateExecutions,
 		arg.Ids,
@@ -536,8 +530,8 @@ func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsPara
 		arg.CancelDeadlines,
 		arg.CancelReasons,
 		arg.Failures,
+		arg.Bases,
 		arg.Revisions,
-		arg.Entries,
 		arg.Sequences,
 		arg.EndEntries,
 		arg.OpenSteps,

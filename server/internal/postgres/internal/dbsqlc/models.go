@@ -44,28 +44,28 @@ type Capability struct {
 }
 
 type Execution struct {
-	ID                uuid.UUID
-	Namespace         string
-	Name              string
-	IdempotencyKey    pgtype.Text
-	ContentHash       []byte
-	State             string
-	Round             int32
-	Priority          int16
-	FailFast          bool
-	Stopping          bool
-	CreatedAt         pgtype.Timestamptz
-	DueAt             pgtype.Timestamptz
-	StartedAt         pgtype.Timestamptz
-	EndedAt           pgtype.Timestamptz
-	Timeout           pgtype.Interval
-	CancelGrace       pgtype.Interval
-	Deadline          pgtype.Timestamptz
-	CancelDeadline    pgtype.Timestamptz
-	CancelReason      string
-	Failure           []byte
+	ID             uuid.UUID
+	Namespace      string
+	Name           string
+	IdempotencyKey pgtype.Text
+	ContentHash    []byte
+	State          string
+	Round          int32
+	Priority       int16
+	FailFast       bool
+	Stopping       bool
+	CreatedAt      pgtype.Timestamptz
+	DueAt          pgtype.Timestamptz
+	StartedAt      pgtype.Timestamptz
+	EndedAt        pgtype.Timestamptz
+	Timeout        pgtype.Interval
+	CancelGrace    pgtype.Interval
+	Deadline       pgtype.Timestamptz
+	CancelDeadline pgtype.Timestamptz
+	CancelReason   string
+	Failure        []byte
+	// number of the last timeline entry; grows with each committed change
 	Revision          int64
-	Entries           int64
 	Sequence          int64
 	EndEntry          int64
 	StepCount         int32
