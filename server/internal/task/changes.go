@@ -21,7 +21,7 @@ type Request struct {
 type Changes struct {
 	Touched  bool
 	Base     int64 // revision that it was decided on
-	Stopped  bool // the leases of the live attempts get the cancel's deadline
+	Stopped  bool  // the leases of the live attempts get the cancel's deadline
 	Closed   bool
 	Leased   []*Attempt
 	Ended    []*Attempt
