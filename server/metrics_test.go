@@ -334,6 +334,10 @@ func (s *scenario) loops() {
 	if len(loops) != 9 {
 		s.t.Errorf("%d loops are shown, want 9", len(loops))
 	}
+	// The server has run for longer than any of them may take.
+	for _, name := range []string{"dispatcher", "presence", "relay", "enqueues", "renewals", "reports", "cancels"} {
+		s.becomes(age, labels{"loop": name}, name+" young", func(v float64) bool { return v < 10 })
+	}
 }
 
 // withoutDatabase: what comes from it is left out, and all else is still told.

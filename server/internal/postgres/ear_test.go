@@ -79,3 +79,34 @@ func (e *ear) outcomes() (map[task.AttemptState]int, int, map[task.ExecutionStat
 	defer e.mu.Unlock()
 	return maps.Clone(e.ended), e.again, maps.Clone(e.closed)
 }
+
+// told fails unless the stores told of just those attempts and executions that ended, also
+// where a commit's answer was lost.
+func (s *stand) told(ears ...*ear) {
+	s.t.Helper()
+	again := 0
+	counts := map[string]int{}
+	for _, e := range ears {
+		attempts, more, executions := e.outcomes()
+		again += more
+		for state, n := range attempts {
+			counts["attempts "+string(state)] += n
+		}
+		for state, n := range executions {
+			counts["executions "+string(state)] += n
+		}
+	}
+	for table, states := range map[string][]string{
+		"attempts":   {"SUCCEEDED", "FAILED", "TIMED_OUT", "LOST", "RELEASED", "CANCELED"},
+		"executions": {"SUCCEEDED", "FAILED", "CANCELED"},
+	} {
+		for _, state := range states {
+			if n := query[int](s, "SELECT count(*) FROM "+table+" WHERE state = $1", state); n != counts[table+" "+state] {
+				s.t.Errorf("%s %s: told of %d, and the tables have %d", table, state, counts[table+" "+state], n)
+			}
+		}
+	}
+	if n := query[int](s, "SELECT count(*) FROM attempts WHERE next_due IS NOT NULL"); n != again {
+		s.t.Errorf("told of %d retries, and the tables have %d", again, n)
+	}
+}

@@ -49,6 +49,7 @@ func cuts(t *testing.T, f func(t *testing.T, s *cutStand, c cutting)) {
 				t.Errorf("%d unknown commits were counted, want 1", n)
 			}
 			s.sane()
+			s.told(&s.ear, &s.direct.ear)
 		})
 	}
 }
