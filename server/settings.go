@@ -24,8 +24,11 @@ type settings struct {
 	DatabaseURL string `kong:"-"`
 	// Migrate applies migrations before the start; the same holds.
 	Migrate bool `kong:"-"`
+	// FreeHTTP takes a free port where another program has that of HTTPListen: `dev`.
+	FreeHTTP bool `kong:"-"`
 
 	Listen          string        `default:"127.0.0.1:50051" help:"Address to serve gRPC on; port 0 takes a free one."`
+	HTTPListen      string        `name:"http-listen" default:"127.0.0.1:8080" help:"Address to serve /metrics, /healthz and /readyz on; off serves none, port 0 takes a free one, and dev takes a free one where it is taken."`
 	MaxConns        int           `name:"database-max-conns" default:"10" help:"Connections to the database at most, beside one that listens for hints; 2 to 10000."`
 	DatabaseWait    time.Duration `default:"30s" help:"Time that the start waits for a database that does not answer; a duration such as 500ms or 1m30s, as are all below."`
 	Sink            string        `help:"Where events are to be published: none (the default of serve), log (the default of dev), nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox, in the transaction of their change, and published from there."`
@@ -63,7 +66,8 @@ const (
 func (s settings) check() error {
 	_, eventsErr := s.eventTypes()
 	return join(
-		checkListen(s.Listen),
+		checkListen("listen", s.Listen),
+		checkHTTPListen(s.HTTPListen),
 		checkNumber("database-max-conns", s.MaxConns, fewestConns, mostConns),
 		checkDuration("database-wait", s.DatabaseWait, 1),
 		checkSink(s.Sink),
@@ -103,17 +107,27 @@ func (s settings) checkSizes() error {
 		s.MaxMessageBytes, least, s.MaxPayloadBytes)
 }
 
-func checkListen(address string) error {
+func checkListen(flag, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("--listen %q is not an address such as 127.0.0.1:50051", address)
+		return fmt.Errorf("--%s %q is not an address such as 127.0.0.1:50051", flag, address)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("--listen %q: the port must be a number from 0 to 65535", address)
+		return fmt.Errorf("--%s %q: the port must be a number from 0 to 65535", flag, address)
 	} else if n == 0 && port != "0" {
-		return fmt.Errorf("--listen %q: write port 0 as 0", address)
+		return fmt.Errorf("--%s %q: write port 0 as 0", flag, address)
 	}
 	return nil
+}
+
+// httpOff serves no HTTP.
+const httpOff = "off"
+
+func checkHTTPListen(address string) error {
+	if address == httpOff {
+		return nil
+	}
+	return checkListen("http-listen", address)
 }
 
 func checkNumber[T int | int64](flag string, value, low, high T) error {

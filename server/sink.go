@@ -22,7 +22,7 @@ type sinkSettings struct {
 }
 
 // newRelay makes the relay of the sink, and what closes it; without a sink there is none.
-func newRelay(ctx context.Context, cfg settings, store *postgres.Store, log *slog.Logger) (*outbox.Relay, func(), error) {
+func newRelay(ctx context.Context, cfg settings, store *postgres.Store, observer outbox.Observer, log *slog.Logger) (*outbox.Relay, func(), error) {
 	if cfg.Sink == sinkNone {
 		return nil, func() {}, nil
 	}
@@ -31,7 +31,7 @@ func newRelay(ctx context.Context, cfg settings, store *postgres.Store, log *slo
 		return nil, nil, fmt.Errorf("--sink: %w", err)
 	}
 	relay := outbox.NewRelay(outbox.Config{
-		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log,
+		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: observer,
 	})
 	return relay, func() { warn(log, publisher.Close()) }, nil
 }

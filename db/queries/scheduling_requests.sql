@@ -18,7 +18,7 @@ DELETE FROM scheduling_requests r WHERE (r.step_id, r.attempt_number) IN (
 -- name: LockClaimedRequests :many
 -- The requests that are still ours. Locks FOR UPDATE in order of id, leaving out those that
 -- another holds; primary key.
-SELECT step_id, attempt_number, execution_id, capability_id FROM scheduling_requests
+SELECT step_id, attempt_number, execution_id, capability_id, available_at FROM scheduling_requests
 WHERE step_id = ANY(@step_ids::uuid[]) AND claim_id = @claim_id::uuid AND claim_expires_at > now()
 ORDER BY step_id, attempt_number FOR UPDATE SKIP LOCKED;
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -36,6 +37,9 @@ type Config struct {
 	StopTimeout      time.Duration // for calls to end at a shutdown; 7 s
 	SessionTimeout   time.Duration // as told to workers; 90 s
 	Logger           *slog.Logger  // slog.Default()
+	// Options are further ones of gRPC, such as those that observe calls. Their interceptors
+	// come before all others.
+	Options []grpc.ServerOption
 }
 
 func (c Config) withDefaults() Config {
@@ -77,7 +81,7 @@ func New(config Config, deps Deps) (*Server, error) {
 	stopping, endStreams := context.WithCancel(context.Background())
 	s := &Server{config: config, health: health.NewServer(), endStreams: endStreams}
 	failures := errorMapper{logger: config.Logger}
-	s.grpc = grpc.NewServer(append(transportOptions(config),
+	s.grpc = grpc.NewServer(append(slices.Concat(config.Options, transportOptions(config)),
 		grpc.ChainUnaryInterceptor(unaryChain(config.Logger, failures, check)...),
 		grpc.ChainStreamInterceptor(streamChain(stopping, config.Logger, failures, check)...),
 	)...)

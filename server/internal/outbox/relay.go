@@ -68,12 +68,20 @@ type Config struct {
 	Observer        Observer
 }
 
-// Observer hears what the relay does. Its methods return at once.
+// Observer hears what the relay does, for metrics. Its methods return at once, and are called
+// from several goroutines.
 type Observer interface {
-	Tried(err error)
+	// Tried tells of a try to publish an event, and what came of it.
+	Tried(took time.Duration, err error)
+	// LostClaims tells of claims that were another's before their results were written.
 	LostClaims(n int)
+	// Looped tells that the relay got through a round without an error of the store.
 	Looped()
 }
+
+// LoopsWithin is how often a relay gets through a round at least, whatever there is to do and
+// however its sink does, while the store answers.
+const LoopsWithin = 30 * time.Second
 
 // Bounds of the relay's own waiting and trying.
 const (
@@ -144,13 +152,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	settled := make(chan struct{})
 	go func() { defer close(settled); r.settle(ctx) }()
 	for ctx.Err() == nil {
-		r.c.Observer.Looped()
 		n, err := r.claim(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.c.Logger.Warn("outbox: claim failed", "error", err)
 			r.pause(ctx, errorPause)
 			continue
 		}
+		r.c.Observer.Looped()
 		if n == 0 {
 			r.pause(ctx, r.nextLook(ctx))
 		}
@@ -194,8 +202,9 @@ func (r *Relay) publish(ctx context.Context, run Run, began time.Time) RunResult
 		if ctx.Err() != nil || left < r.c.PublishTimeout {
 			return result
 		}
+		tried := stopwatch()
 		err := r.try(ctx, &run.Events[i])
-		r.c.Observer.Tried(err)
+		r.c.Observer.Tried(stopwatch().Sub(tried), err)
 		if err != nil {
 			result.Failure = r.failure(&run.Events[i], err)
 			return result
@@ -317,7 +326,7 @@ func stopwatch() time.Time { return time.Now() } // monotonic
 type nobody struct{}
 
 // Tried is not heard.
-func (nobody) Tried(error) {}
+func (nobody) Tried(time.Duration, error) {}
 
 // LostClaims is not heard.
 func (nobody) LostClaims(int) {}

@@ -305,6 +305,7 @@ func (d *dispatch) grant(ctx context.Context) error {
 			polls.RequestIds = append(polls.RequestIds, it.RequestID)
 		}
 		d.done.Granted[it.AttemptID] = true
+		d.done.Waited = append(d.done.Waited, max(at.Sub(d.ours[it.StepID].AvailableAt.Time), 0))
 	}
 	if err := d.g.save(ctx); err != nil {
 		return err

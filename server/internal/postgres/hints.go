@@ -142,6 +142,7 @@ func (h *Hints) hear(ctx context.Context, hear func(scheduler.Hint), connected f
 		return err
 	}
 	connected()
+	h.store.observer.HintsHeard()
 	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession} {
 		hear(hint) // whatever was missed
 	}
@@ -149,6 +150,7 @@ func (h *Hints) hear(ctx context.Context, hear func(scheduler.Hint), connected f
 		if err := h.next(ctx, conn, hear); err != nil {
 			return err
 		}
+		h.store.observer.HintsHeard()
 	}
 }
 

@@ -35,6 +35,7 @@ func (g *gate) save(ctx context.Context) error {
 		d := e.Data()
 		w.execution(&d, c.Base)
 		w.changes(&d, &c)
+		g.t.tally.add(&d, &c)
 		if c.Closed && g.timed[id] {
 			w.untimed = append(w.untimed, id)
 		}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,9 +36,10 @@ type Config struct {
 	MaxConns int    // of the pool; default 10. LISTEN has a connection of its own beside it
 	// Epoch stands for the WAL's timeline in lease versions where pg_walfile_name is missing;
 	// 0: the timeline is asked for. It must grow with each promotion of a standby.
-	Epoch  int64
-	Events []task.EventType // written to the outbox; none: no rows
-	Logger *slog.Logger
+	Epoch    int64
+	Events   []task.EventType // written to the outbox; none: no rows
+	Logger   *slog.Logger
+	Observer Observer // none: nobody hears
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -50,22 +50,10 @@ type Store struct {
 	log      *slog.Logger
 	epoch    int64
 	selected map[task.EventType]bool
-	counters Counters
+	observer Observer
 
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
 }
-
-// Counters count what is retried inside, for metrics and tests.
-type Counters struct {
-	Retries        atomic.Int64 // 40001 and 40P01
-	UnknownCommits atomic.Int64 // commits whose answer was lost, or came with a warning
-	SlowTx         atomic.Int64 // transactions longer than a second
-	Transactions   atomic.Int64
-	LockWait       atomic.Int64 // nanoseconds spent in statements that wait for locks
-}
-
-// Counters are the store's counters.
-func (s *Store) Counters() *Counters { return &s.counters }
 
 const defaultMaxConns = 10
 
@@ -89,7 +77,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
-		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)),
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer,
+	}
+	if s.observer == nil {
+		s.observer = nobody{}
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

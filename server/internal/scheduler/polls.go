@@ -338,6 +338,13 @@ func (r *registry) leaveOut(p *parkedPoll) {
 	}
 }
 
+// count is how many polls are parked.
+func (r *registry) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.polls)
+}
+
 func (r *registry) workers() []uuid.UUID {
 	seen := map[uuid.UUID]bool{}
 	r.each(func(p *parkedPoll) { seen[p.WorkerID] = true })

@@ -169,6 +169,7 @@ type Dispatched struct {
 	Granted  map[uuid.UUID]bool // by attempt id
 	Answered []PollKey          // polls whose request id was answered before: they get no further grant
 	Dropped  int                // requests that nothing needs any more
+	Waited   []time.Duration    // of the steps that were granted now: from when they were due
 }
 
 // PollKey names a poll.

@@ -28,6 +28,8 @@ type Config struct {
 	MaxParkedPolls  int           // default 20,000
 	MaxMessageBytes int           // of an answer with leases; default 4 MiB
 	Logger          *slog.Logger
+	Observer        Observer         // none: nobody hears
+	Dispatches      DispatchObserver // none: nobody hears
 	// Changed is called after commits that may have written events: a hint for the relay. It
 	// returns at once.
 	Changed func()
@@ -46,6 +48,7 @@ type Scheduler struct {
 	dispatcher *dispatcher
 	presence   *presence
 	sweepEvery time.Duration
+	observer   Observer
 	changed    func()
 }
 
@@ -72,17 +75,24 @@ func New(c Config) *Scheduler {
 	if c.Hints == nil {
 		c.Hints = noHints{}
 	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	if c.Dispatches == nil {
+		c.Dispatches = nobody{}
+	}
 	c.SweepInterval = orDefault(c.SweepInterval, defaultSweep)
 	c.MaxParkedPolls = orDefault(c.MaxParkedPolls, defaultParked)
 	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMessage)
-	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval, changed: c.Changed}
+	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval, observer: c.Observer, changed: c.Changed}
 	s.presence = newPresence(c.Store, c.Logger)
+	s.presence.observer = c.Observer
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
-	s.dispatcher.tell = s.hint
-	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues)
-	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals)
-	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels)
-	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports)
+	s.dispatcher.tell, s.dispatcher.observer, s.dispatcher.rounds = s.hint, c.Observer, c.Dispatches
+	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer)
+	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer)
+	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer)
+	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports).observed(LoopReports, c.Observer)
 	return s
 }
 

@@ -198,7 +198,7 @@ func (q *Queries) InsertRequests(ctx context.Context, arg InsertRequestsParams) 
 }
 
 const lockClaimedRequests = `-- name: LockClaimedRequests :many
-SELECT step_id, attempt_number, execution_id, capability_id FROM scheduling_requests
+SELECT step_id, attempt_number, execution_id, capability_id, available_at FROM scheduling_requests
 WHERE step_id = ANY($1::uuid[]) AND claim_id = $2::uuid AND claim_expires_at > now()
 ORDER BY step_id, attempt_number FOR UPDATE SKIP LOCKED
 `
@@ -213,6 +213,7 @@ type LockClaimedRequestsRow struct {
 	AttemptNumber int32
 	ExecutionID   uuid.UUID
 	CapabilityID  int32
+	AvailableAt   pgtype.Timestamptz
 }
 
 // The requests that are still ours. Locks FOR UPDATE in order of id, leaving out those that
@@ -231,6 +232,7 @@ func (q *Queries) LockClaimedRequests(ctx context.Context, arg LockClaimedReques
 			&i.AttemptNumber,
 			&i.ExecutionID,
 			&i.CapabilityID,
+			&i.AvailableAt,
 		); err != nil {
 			return nil, err
 		}
