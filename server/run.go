@@ -74,9 +74,12 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	parts, working := errgroup.WithContext(lasting)
 	parts.Go(func() error { return service.Run(working) })
 	parts.Go(func() error { return api.Serve(listener) })
-	parts.Go(func() error { return relay.Run(ctx) }) // it stops first: what is in flight needs its time
 	parts.Go(func() error { return web.serve(working, seen) })
 	seen.Serving()
+	publishing, stopPublishing := context.WithCancel(ctx)
+	defer stopPublishing()
+	published := make(chan struct{})
+	parts.Go(func() error { defer close(published); return relay.Run(publishing) })
 
 	line := readyLine{
 		Ready: true, Listen: listener.Addr().String(), HTTP: web.address(), DatabaseURL: cfg.DatabaseURL, PID: os.Getpid(), Version: version,
@@ -91,8 +94,13 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	}
 	seen.Stopping()
 	log.Info("stopping")
-	stop := func() error { api.Shutdown(service.StopPolls); return nil }
-	warn(log, bounded(cfg.ShutdownTimeout+stopMargin, "the gRPC server", stop))
+	stop := func() error { // Both at once: what the relay has in flight needs its time too.
+		stopPublishing()
+		api.Shutdown(service.StopPolls)
+		<-published
+		return nil
+	}
+	warn(log, bounded(cfg.ShutdownTimeout+stopMargin, "the gRPC server and the relay", stop))
 	endParts()
 	return errors.Join(failure, failureOf(ctx, bounded(partsLimit, "the scheduler", parts.Wait), log))
 }

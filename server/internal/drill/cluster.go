@@ -14,6 +14,7 @@ import (
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/grpcapi"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
@@ -26,6 +27,11 @@ type Config struct {
 	SweepInterval time.Duration // default 100 ms
 	MaxConns      int           // of each replica's pool; default 6
 	Logger        *slog.Logger  // default: none
+
+	// Publisher makes the sink of a replica, whose relay then publishes all events. Without one
+	// events stay in the outbox.
+	Publisher func() (outbox.Publisher, error)
+	Relay     outbox.Config // how relays work; Source, Publisher and Logger are filled in
 }
 
 // Cluster is replicas of the service on one database, all in this process.
@@ -93,6 +99,8 @@ type Replica struct {
 	conn     *grpc.ClientConn
 	service  *scheduler.Scheduler
 	api      *grpcapi.Server
+	relay    *outbox.Relay // nil without a sink
+	sink     outbox.Publisher
 	listener *cutListener
 	cancel   context.CancelFunc
 	parts    *errgroup.Group
@@ -120,6 +128,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	}
 	r.parts.Go(func() error { return r.service.Run(lasting) })
 	r.parts.Go(func() error { return r.api.Serve(r.listener) })
+	r.parts.Go(func() error { return r.relay.Run(lasting) })
 	return r, nil
 }
 
@@ -133,7 +142,7 @@ func (r *Replica) compose(ctx context.Context, c Config) error {
 	}
 	r.Store = store
 	if err := r.onStore(ctx, c); err != nil {
-		store.Close()
+		r.closeStore()
 		return err
 	}
 	return nil
@@ -144,7 +153,12 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	r.service = scheduler.New(scheduler.Config{Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger})
+	if err := r.publish(c); err != nil {
+		return err
+	}
+	r.service = scheduler.New(scheduler.Config{
+		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger, Changed: r.relay.Wake,
+	})
 	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
 		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
 	})
@@ -157,6 +171,20 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 		return err
 	}
 	r.listener = &cutListener{Listener: listener, conns: map[net.Conn]struct{}{}}
+	return nil
+}
+
+// publish makes the relay, if there is a sink.
+func (r *Replica) publish(c Config) error {
+	if c.Publisher == nil {
+		return nil
+	}
+	var err error
+	if r.sink, err = c.Publisher(); err != nil {
+		return err
+	}
+	c.Relay.Source, c.Relay.Publisher, c.Relay.Logger = r.Store.Outbox(), r.sink, c.Logger
+	r.relay = outbox.NewRelay(c.Relay)
 	return nil
 }
 
@@ -189,6 +217,13 @@ func (r *Replica) Kill() {
 func (r *Replica) end() {
 	r.cancel()
 	_ = r.parts.Wait()
+	r.closeStore()
+}
+
+func (r *Replica) closeStore() {
+	if r.sink != nil {
+		_ = r.sink.Close()
+	}
 	r.Store.Close()
 }
 
