@@ -14,6 +14,7 @@ import (
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/grpcapi"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
@@ -117,6 +118,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	r.client = &Client{
 		Executions: leaseholdv1.NewExecutionServiceClient(r.conn),
 		Workers:    leaseholdv1.NewWorkerServiceClient(r.conn),
+		Operators:  leaseholdv1.NewOperatorServiceClient(r.conn),
 	}
 	r.parts.Go(func() error { return r.service.Run(lasting) })
 	r.parts.Go(func() error { return r.api.Serve(r.listener) })
@@ -147,6 +149,7 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	r.service = scheduler.New(scheduler.Config{Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger})
 	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
 		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
+		Events: outbox.NewOperator(r.Store.Outbox(), nil),
 	})
 	if err != nil {
 		return err
