@@ -47,6 +47,7 @@ lint: ## check formatting, proto files and code
 generate: ## write the generated code anew: the stubs from proto/, the queries from db/
 	$(TOOL) buf generate
 	CGO_ENABLED=0 $(TOOL) sqlc generate
+	$(TOOL) buf build --exclude-source-info -o api/examples/node/leasehold.binpb
 
 build: ## build bin/leasehold
 	$(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o bin/leasehold ./server

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,7 @@ func (c *devCommand) startPostgres(ctx context.Context, stderr io.Writer, log *s
 // itself, which is an error.
 func (c *devCommand) serve(ctx context.Context, pg *devpg.Server, log *slog.Logger, to console) error {
 	cfg := c.Settings
-	cfg.DatabaseURL, cfg.Migrate = pg.URL(), true
+	cfg.DatabaseURL, cfg.Migrate, cfg.Sink = pg.URL(), true, cmp.Or(cfg.Sink, sinkLog)
 	cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdownLimit)
 
 	all, ending := errgroup.WithContext(ctx)

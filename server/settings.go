@@ -28,7 +28,7 @@ type settings struct {
 	Listen          string        `default:"127.0.0.1:50051" help:"Address to serve gRPC on; port 0 takes a free one."`
 	MaxConns        int           `name:"database-max-conns" default:"10" help:"Connections to the database at most, beside one that listens for hints; 2 to 10000."`
 	DatabaseWait    time.Duration `default:"30s" help:"Time that the start waits for a database that does not answer; a duration such as 500ms or 1m30s, as are all below."`
-	Sink            string        `default:"none" help:"Where events are to be published: none, log, nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox, in the transaction of their change, and published from there."`
+	Sink            string        `help:"Where events are to be published: none (the default of serve), log (the default of dev), nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox, in the transaction of their change, and published from there."`
 	Events          string        `default:"default" help:"Types of events to write for the sink: all, default (what ends an execution or a step, and reopened), or a list with commas, such as leasehold.step.v1.failed,leasehold.attempt.v1.lost."`
 	SweepInterval   time.Duration `default:"1s" help:"Time between two looks for leases, timeouts and deadlines that are over."`
 	SessionTimeout  time.Duration `default:"90s" help:"Time without a sign of life after which a worker is not counted on."`
@@ -139,7 +139,7 @@ const (
 )
 
 func checkSink(sink string) error {
-	if sink == sinkNone || sink == sinkLog {
+	if sink == "" || sink == sinkNone || sink == sinkLog {
 		return nil
 	}
 	u, err := url.Parse(sink)

@@ -94,3 +94,8 @@ ORDER BY s.ordinal LIMIT @page_size::integer;
 -- The names of steps' parents. Takes no lock; primary keys of step_edges and steps.
 SELECT e.child_id, p.name FROM step_edges e JOIN steps p ON p.id = e.parent_id
 WHERE e.child_id = ANY(@step_ids::uuid[]) ORDER BY e.child_id, p.ordinal;
+
+-- name: AllSteps :many
+-- Every step of an execution, by name. Read under the execution's lock, takes none; index
+-- (execution_id, ordinal).
+SELECT id, name FROM steps WHERE execution_id = @execution_id;

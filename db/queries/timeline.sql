@@ -16,3 +16,9 @@ UPDATE timeline_entries SET count = count + 1 WHERE execution_id = @execution_id
 -- steps for what is derived.
 SELECT sequence, milestone, stage, component, title, step_name, attempt_number, lease_version, worker_id, at, count, details
 FROM timeline WHERE execution_id = @execution_id AND sequence > @after::bigint ORDER BY sequence LIMIT @page_size::integer;
+
+-- name: ReopenedBy :many
+-- The round that a request opened. Read under the execution's lock, takes none; primary key,
+-- one execution's entries.
+SELECT t.milestone FROM timeline_entries t
+WHERE t.execution_id = @execution_id AND t.milestone LIKE 'r%/execution/reopened' AND t.details ->> 'request_id' = @request_id::text;

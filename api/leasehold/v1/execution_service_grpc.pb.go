@@ -24,6 +24,7 @@ const (
 	ExecutionService_GetExecution_FullMethodName           = "/leasehold.v1.ExecutionService/GetExecution"
 	ExecutionService_ListExecutions_FullMethodName         = "/leasehold.v1.ExecutionService/ListExecutions"
 	ExecutionService_CancelExecution_FullMethodName        = "/leasehold.v1.ExecutionService/CancelExecution"
+	ExecutionService_RetryExecution_FullMethodName         = "/leasehold.v1.ExecutionService/RetryExecution"
 	ExecutionService_ListTimeline_FullMethodName           = "/leasehold.v1.ExecutionService/ListTimeline"
 )
 
@@ -49,6 +50,12 @@ type ExecutionServiceClient interface {
 	// and changes nothing. Errors: NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one
 	// that SUCCEEDED or FAILED.
 	CancelExecution(ctx context.Context, in *CancelExecutionRequest, opts ...grpc.CallOption) (*CancelExecutionResponse, error)
+	// RetryExecution opens the next round of an execution that FAILED or was CANCELED: attempts,
+	// timeouts and the deadline are counted anew from now, attempt numbers go on. Errors:
+	// NOT_FOUND, EXECUTION_NOT_FOUND or STEP_NOT_FOUND; FAILED_PRECONDITION,
+	// EXECUTION_NOT_RETRYABLE for one that is live or SUCCEEDED, STEP_NOT_RETRYABLE for a named
+	// step that SUCCEEDED or would wait for a parent that stays as it ended.
+	RetryExecution(ctx context.Context, in *RetryExecutionRequest, opts ...grpc.CallOption) (*RetryExecutionResponse, error)
 	// ListTimeline reads what happened to an execution, in order.
 	ListTimeline(ctx context.Context, in *ListTimelineRequest, opts ...grpc.CallOption) (*ListTimelineResponse, error)
 }
@@ -111,6 +118,16 @@ func (c *executionServiceClient) CancelExecution(ctx context.Context, in *Cancel
 	return out, nil
 }
 
+func (c *executionServiceClient) RetryExecution(ctx context.Context, in *RetryExecutionRequest, opts ...grpc.CallOption) (*RetryExecutionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryExecutionResponse)
+	err := c.cc.Invoke(ctx, ExecutionService_RetryExecution_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *executionServiceClient) ListTimeline(ctx context.Context, in *ListTimelineRequest, opts ...grpc.CallOption) (*ListTimelineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTimelineResponse)
@@ -143,6 +160,12 @@ type ExecutionServiceServer interface {
 	// and changes nothing. Errors: NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one
 	// that SUCCEEDED or FAILED.
 	CancelExecution(context.Context, *CancelExecutionRequest) (*CancelExecutionResponse, error)
+	// RetryExecution opens the next round of an execution that FAILED or was CANCELED: attempts,
+	// timeouts and the deadline are counted anew from now, attempt numbers go on. Errors:
+	// NOT_FOUND, EXECUTION_NOT_FOUND or STEP_NOT_FOUND; FAILED_PRECONDITION,
+	// EXECUTION_NOT_RETRYABLE for one that is live or SUCCEEDED, STEP_NOT_RETRYABLE for a named
+	// step that SUCCEEDED or would wait for a parent that stays as it ended.
+	RetryExecution(context.Context, *RetryExecutionRequest) (*RetryExecutionResponse, error)
 	// ListTimeline reads what happened to an execution, in order.
 	ListTimeline(context.Context, *ListTimelineRequest) (*ListTimelineResponse, error)
 	mustEmbedUnimplementedExecutionServiceServer()
@@ -169,6 +192,9 @@ func (UnimplementedExecutionServiceServer) ListExecutions(context.Context, *List
 }
 func (UnimplementedExecutionServiceServer) CancelExecution(context.Context, *CancelExecutionRequest) (*CancelExecutionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelExecution not implemented")
+}
+func (UnimplementedExecutionServiceServer) RetryExecution(context.Context, *RetryExecutionRequest) (*RetryExecutionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryExecution not implemented")
 }
 func (UnimplementedExecutionServiceServer) ListTimeline(context.Context, *ListTimelineRequest) (*ListTimelineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTimeline not implemented")
@@ -284,6 +310,24 @@ func _ExecutionService_CancelExecution_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutionService_RetryExecution_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryExecutionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutionServiceServer).RetryExecution(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutionService_RetryExecution_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutionServiceServer).RetryExecution(ctx, req.(*RetryExecutionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ExecutionService_ListTimeline_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListTimelineRequest)
 	if err := dec(in); err != nil {
@@ -328,6 +372,10 @@ var ExecutionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelExecution",
 			Handler:    _ExecutionService_CancelExecution_Handler,
+		},
+		{
+			MethodName: "RetryExecution",
+			Handler:    _ExecutionService_RetryExecution_Handler,
 		},
 		{
 			MethodName: "ListTimeline",

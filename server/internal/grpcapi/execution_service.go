@@ -19,6 +19,8 @@ type Executions interface {
 	EnqueueAll(ctx context.Context, specs []*task.ExecutionSpec) ([]scheduler.Enqueued, error)
 	// Cancel stops an execution.
 	Cancel(ctx context.Context, execution uuid.UUID, reason string) (*scheduler.ExecutionView, error)
+	// Retry opens the next round of an execution.
+	Retry(ctx context.Context, r scheduler.Retry) (scheduler.Retried, error)
 }
 
 // Queries reads.
@@ -138,6 +140,19 @@ func (s *executionService) CancelExecution(ctx context.Context, r *leaseholdv1.C
 		return nil, err
 	}
 	return &leaseholdv1.CancelExecutionResponse{Execution: encodeExecution(view)}, nil
+}
+
+// RetryExecution opens the next round of an execution.
+func (s *executionService) RetryExecution(ctx context.Context, r *leaseholdv1.RetryExecutionRequest) (*leaseholdv1.RetryExecutionResponse, error) {
+	done, err := s.executions.Retry(ctx, scheduler.Retry{
+		Execution: id(r.GetExecutionId()), Steps: r.GetStepNames(), RequestID: r.GetRequestId(), Reason: r.GetReason(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &leaseholdv1.RetryExecutionResponse{
+		Execution: encodeExecution(done.Execution), Round: int32(done.Round), Replayed: done.Replayed,
+	}, nil
 }
 
 // ListTimeline reads a page of what happened to an execution.

@@ -69,6 +69,10 @@ func (f *fakeApp) Cancel(ctx context.Context, id uuid.UUID, reason string) (*sch
 	return f.cancel(ctx, id, reason)
 }
 
+func (f *fakeApp) Retry(context.Context, scheduler.Retry) (scheduler.Retried, error) {
+	return scheduler.Retried{}, nil
+}
+
 func (f *fakeApp) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error) {
 	if f.get == nil {
 		return &scheduler.ExecutionView{}, false, nil

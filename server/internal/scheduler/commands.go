@@ -103,6 +103,21 @@ type Cancellation struct {
 	Reason    string
 }
 
+// Retry asks for the next round of an execution.
+type Retry struct {
+	Execution uuid.UUID
+	Steps     []string // names; none: all that failed or were cancelled
+	RequestID string   // empty: one is made
+	Reason    string
+}
+
+// Retried is what came of a retry.
+type Retried struct {
+	Execution *ExecutionView // without steps
+	Round     int            // that the request opened
+	Replayed  bool           // by an earlier call
+}
+
 // ExecutionQuery names an execution and what to read of it.
 type ExecutionQuery struct {
 	ID             uuid.UUID // or

@@ -70,6 +70,8 @@ type SessionStore interface {
 type ControlStore interface {
 	// Cancel stops executions; each item has its own answer, as with LeaseStore.
 	Cancel(ctx context.Context, batch []Cancellation, wait bool) ([]Result[*ExecutionView], error)
+	// Retry opens the next round of an execution, or finds the one that the request opened.
+	Retry(ctx context.Context, r Retry) (Retried, error)
 }
 
 // QueryStore reads.

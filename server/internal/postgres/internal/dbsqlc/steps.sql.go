@@ -12,6 +12,37 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const allSteps = `-- name: AllSteps :many
+SELECT id, name FROM steps WHERE execution_id = $1
+`
+
+type AllStepsRow struct {
+	ID   uuid.UUID
+	Name string
+}
+
+// Every step of an execution, by name. Read under the execution's lock, takes none; index
+// (execution_id, ordinal).
+func (q *Queries) AllSteps(ctx context.Context, executionID uuid.UUID) ([]AllStepsRow, error) {
+	rows, err := q.db.Query(ctx, allSteps, executionID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AllStepsRow
+	for rows.Next() {
+		var i AllStepsRow
+		if err := rows.Scan(&i.ID, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const blockedDescendants = `-- name: BlockedDescendants :many
 WITH RECURSIVE below AS (
     SELECT e.child_id AS id FROM step_edges e WHERE e.parent_id = ANY($1::uuid[])

@@ -133,3 +133,35 @@ func (q *Queries) ListTimeline(ctx context.Context, arg ListTimelineParams) ([]L
 	}
 	return items, nil
 }
+
+const reopenedBy = `-- name: ReopenedBy :many
+SELECT t.milestone FROM timeline_entries t
+WHERE t.execution_id = $1 AND t.milestone LIKE 'r%/execution/reopened' AND t.details ->> 'request_id' = $2::text
+`
+
+type ReopenedByParams struct {
+	ExecutionID uuid.UUID
+	RequestID   string
+}
+
+// The round that a request opened. Read under the execution's lock, takes none; primary key,
+// one execution's entries.
+func (q *Queries) ReopenedBy(ctx context.Context, arg ReopenedByParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, reopenedBy, arg.ExecutionID, arg.RequestID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var milestone string
+		if err := rows.Scan(&milestone); err != nil {
+			return nil, err
+		}
+		items = append(items, milestone)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
