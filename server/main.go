@@ -27,6 +27,7 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the server against a PostgreSQL."`
 	Dev     devCommand     `cmd:"" help:"Run the server on a PostgreSQL of its own, with a small worker to try things with."`
 	Migrate migrateCommand `cmd:"" help:"Bring a database's schema up to date, or look at it."`
+	Outbox  outboxCommand  `cmd:"" help:"Work on the events that wait to be published."`
 	Worker  workerCommand  `cmd:"" help:"Run a program for each attempt of a step: a shell script as a worker."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold/leasehold/server/internal/grpcapi"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/telemetry"
@@ -62,7 +63,10 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log, Options: seen.ServerOptions(),
-	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service})
+	}, grpcapi.Deps{
+		Executions: service, Queries: store, Sessions: service, Leases: service,
+		Events: outbox.NewOperator(store.Outbox(), relay.Wake),
+	})
 	if err != nil {
 		return err
 	}

@@ -125,6 +125,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	r.client = &Client{
 		Executions: leaseholdv1.NewExecutionServiceClient(r.conn),
 		Workers:    leaseholdv1.NewWorkerServiceClient(r.conn),
+		Operators:  leaseholdv1.NewOperatorServiceClient(r.conn),
 	}
 	r.parts.Go(func() error { return r.service.Run(lasting) })
 	r.parts.Go(func() error { return r.api.Serve(r.listener) })
@@ -161,6 +162,7 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	})
 	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
 		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
+		Events: outbox.NewOperator(r.Store.Outbox(), nil),
 	})
 	if err != nil {
 		return err

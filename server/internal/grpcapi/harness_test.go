@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
 )
@@ -43,6 +44,8 @@ type fakeApp struct {
 	poll       func(context.Context, scheduler.Poll) (scheduler.PollAnswer, error)
 	renew      func(context.Context, []scheduler.Renewal) []scheduler.Result[scheduler.Renewed]
 	report     func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported]
+	events     func(context.Context, outbox.ListQuery) (outbox.EventPage, error)
+	change     func(context.Context, outbox.Action, outbox.Selection, string) (outbox.Total, error)
 }
 
 func (f *fakeApp) Enqueue(ctx context.Context, s *task.ExecutionSpec) (scheduler.Enqueued, error) {
@@ -140,6 +143,20 @@ func (f *fakeApp) Report(ctx context.Context, r []scheduler.Report) []scheduler.
 	return f.report(ctx, r)
 }
 
+func (f *fakeApp) List(ctx context.Context, q outbox.ListQuery) (outbox.EventPage, error) {
+	if f.events == nil {
+		return outbox.EventPage{}, nil
+	}
+	return f.events(ctx, q)
+}
+
+func (f *fakeApp) Change(ctx context.Context, a outbox.Action, s outbox.Selection, reason string) (outbox.Total, error) {
+	if f.change == nil {
+		return outbox.Total{}, nil
+	}
+	return f.change(ctx, a, s, reason)
+}
+
 // logBook keeps what was logged.
 type logBook struct {
 	mu   sync.Mutex
@@ -164,6 +181,7 @@ type rig struct {
 	conn       *grpc.ClientConn
 	executions leaseholdv1.ExecutionServiceClient
 	workers    leaseholdv1.WorkerServiceClient
+	operators  leaseholdv1.OperatorServiceClient
 	log        *logBook
 }
 
@@ -171,7 +189,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	t.Helper()
 	r := &rig{log: &logBook{}}
 	config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,6 +213,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	})
 	r.server, r.conn = server, conn
 	r.executions, r.workers = leaseholdv1.NewExecutionServiceClient(conn), leaseholdv1.NewWorkerServiceClient(conn)
+	r.operators = leaseholdv1.NewOperatorServiceClient(conn)
 	return r
 }
 

@@ -60,6 +60,7 @@ func allMethods() []protoreflect.MethodDescriptor {
 	var list []protoreflect.MethodDescriptor
 	for _, file := range []protoreflect.FileDescriptor{
 		leaseholdv1.File_leasehold_v1_execution_service_proto, leaseholdv1.File_leasehold_v1_worker_service_proto,
+		leaseholdv1.File_leasehold_v1_operator_service_proto,
 	} {
 		for i := range file.Services().Len() {
 			for j := range file.Services().Get(i).Methods().Len() {
@@ -180,7 +181,7 @@ func (g generator) text(f protoreflect.FieldDescriptor) string {
 			"", "a", "a/b.c-d", someID, uuid.Nil.String(), `{"a":"\u0000"}`, "\x00", "a\x00b", "{", "ä",
 			"urn:uuid:" + someID, "{" + someID + "}", bind("ListTimeline").numberToken(1),
 		})).Draw(g.t, name)
-	case strings.HasSuffix(name, "_id"):
+	case strings.HasSuffix(name, "_id"), name == "event_ids":
 		return someID
 	case name == "json":
 		return rapid.SampledFrom([]string{`"\u0000"`, "[1e999]", "null"}).Draw(g.t, name)

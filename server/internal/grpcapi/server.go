@@ -60,6 +60,7 @@ type Deps struct {
 	Queries    Queries
 	Sessions   Sessions
 	Leases     Leases
+	Events     Events
 }
 
 // Server serves every service of the wire contract, health and reflection on one port.
@@ -92,6 +93,7 @@ func New(config Config, deps Deps) (*Server, error) {
 		sessions: deps.Sessions, leases: deps.Leases, queries: deps.Queries,
 		config: config, check: check, failures: failures,
 	})
+	leaseholdv1.RegisterOperatorServiceServer(s.grpc, &operatorService{events: deps.Events, maxMessage: config.MaxMessageBytes})
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	}

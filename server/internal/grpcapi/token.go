@@ -25,7 +25,9 @@ const (
 	tokenVersion = 1
 	digestBytes  = 12
 	numberBytes  = 8
-	keyBytes     = 8 + 16
+	idBytes      = 16
+	keyBytes     = numberBytes + idBytes
+	placeBytes   = idBytes + numberBytes
 )
 
 // binding is what a token belongs to: a method and its filter.
@@ -130,4 +132,21 @@ func (b binding) key(token string) (at time.Time, id uuid.UUID, err error) {
 	}
 	at = time.UnixMicro(int64(binary.BigEndian.Uint64(raw))).UTC()
 	return at, uuid.UUID(raw[numberBytes:]), nil
+}
+
+// placeToken is the token of a position that is an id and a number.
+func (b binding) placeToken(id uuid.UUID, n int64) string {
+	return b.token(binary.BigEndian.AppendUint64(id[:], uint64(n)))
+}
+
+// place opens the token of an id and a number; without a token both are zero.
+func (b binding) place(token string) (id uuid.UUID, n int64, err error) {
+	if token == "" {
+		return id, 0, nil
+	}
+	raw, err := b.open(token, placeBytes)
+	if err != nil {
+		return id, 0, err
+	}
+	return uuid.UUID(raw[:idBytes]), int64(binary.BigEndian.Uint64(raw[idBytes:])), nil
 }

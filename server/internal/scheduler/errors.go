@@ -18,6 +18,7 @@ const (
 	KindAttempt   Kind = "ATTEMPT"
 	KindWorker    Kind = "WORKER"
 	KindSession   Kind = "SESSION"
+	KindEvent     Kind = "EVENT"
 )
 
 // NotFoundError says that an id is unknown. For a session it means: register again.
