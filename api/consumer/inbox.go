@@ -55,11 +55,11 @@ const (
 type Outcome int
 
 const (
-	// Handled: fn ran. It counts once the transaction has committed.
+	// Handled says that fn ran. It counts once the transaction has committed.
 	Handled Outcome = iota + 1
-	// Repeat: the event was handled before; fn did not run.
+	// Repeat says that the event was handled before; fn did not run.
 	Repeat
-	// Late: a newer event of the execution was handled before; fn did not run.
+	// Late says that a newer event of the execution was handled before; fn did not run.
 	Late
 )
 
