@@ -27,7 +27,10 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the server against a PostgreSQL."`
 	Dev     devCommand     `cmd:"" help:"Run the server on a PostgreSQL of its own, with a small worker to try things with."`
 	Migrate migrateCommand `cmd:"" help:"Bring a database's schema up to date, or look at it."`
+	Demo    demoCommand    `cmd:"" help:"Send coupons on three servers, six workers and NATS, while some of them are killed and frozen; two minutes at most."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	DemoWorker demoWorkerCommand `cmd:"" hidden:"" help:"A worker of the demo."`
 }
 
 func main() {
