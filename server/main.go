@@ -29,7 +29,10 @@ type commands struct {
 	Migrate migrateCommand `cmd:"" help:"Bring a database's schema up to date, or look at it."`
 	Outbox  outboxCommand  `cmd:"" help:"Work on the events that wait to be published."`
 	Worker  workerCommand  `cmd:"" help:"Run a program for each attempt of a step: a shell script as a worker."`
+	Demo    demoCommand    `cmd:"" help:"Send coupons on three servers, six workers and NATS, while some of them are killed and frozen; two minutes at most."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	DemoWorker demoWorkerCommand `cmd:"" hidden:"" help:"A worker of the demo."`
 }
 
 func main() {
