@@ -49,12 +49,13 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	}
 	service := scheduler.New(scheduler.Config{
 		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
-		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log, Changed: relay.Wake,
+		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
+		Logger: log, Changed: relay.Wake,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
-	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service})
+	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service, Watches: service})
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type fakeApp struct {
 	poll       func(context.Context, scheduler.Poll) (scheduler.PollAnswer, error)
 	renew      func(context.Context, []scheduler.Renewal) []scheduler.Result[scheduler.Renewed]
 	report     func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported]
+	watch      func(context.Context, uuid.UUID, int64, func(scheduler.Update) error) error
 }
 
 func (f *fakeApp) Enqueue(ctx context.Context, s *task.ExecutionSpec) (scheduler.Enqueued, error) {
@@ -136,6 +137,13 @@ func (f *fakeApp) Report(ctx context.Context, r []scheduler.Report) []scheduler.
 	return f.report(ctx, r)
 }
 
+func (f *fakeApp) Watch(ctx context.Context, id uuid.UUID, after int64, tell func(scheduler.Update) error) error {
+	if f.watch == nil {
+		return nil
+	}
+	return f.watch(ctx, id, after, tell)
+}
+
 // logBook keeps what was logged.
 type logBook struct {
 	mu   sync.Mutex
@@ -167,7 +175,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	t.Helper()
 	r := &rig{log: &logBook{}}
 	config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Watches: app})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func (h *Hints) hear(ctx context.Context, hear func(scheduler.Hint), connected f
 		return err
 	}
 	connected()
-	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession} {
+	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession, scheduler.HintChange} {
 		hear(hint) // whatever was missed
 	}
 	for {

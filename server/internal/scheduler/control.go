@@ -15,8 +15,8 @@ func (s *Scheduler) Cancel(ctx context.Context, execution uuid.UUID, reason stri
 
 func (s *Scheduler) flushCancels(ctx context.Context, batch []Cancellation, wait bool) ([]Result[*ExecutionView], error) {
 	results, err := s.store.Cancel(ctx, batch, wait)
-	if err == nil && s.changed != nil {
-		s.changed()
+	if err == nil {
+		s.hint(HintChange)
 	}
 	return results, err
 }

@@ -38,7 +38,7 @@ func (s *Scheduler) flushRenewals(ctx context.Context, batch []Renewal, wait boo
 func (s *Scheduler) flushReports(ctx context.Context, batch []Report, wait bool) ([]Result[Reported], error) {
 	results, err := s.store.Report(ctx, batch, wait)
 	if err == nil {
-		s.hint(HintSlots, HintWork)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 	return results, err
 }

@@ -132,7 +132,7 @@ func (s *Scheduler) sweepMissed(ctx context.Context, job *sweepJob) {
 
 func (s *Scheduler) swept(swept Swept) {
 	if swept.Done > 0 {
-		s.hint(HintSlots, HintWork)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 }
 
