@@ -57,14 +57,14 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	}
 	service := scheduler.New(scheduler.Config{
 		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
-		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log, Changed: relay.Wake,
-		Observer: seen.Scheduler, Dispatches: seen.Dispatcher,
+		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
+		Logger: log, Changed: relay.Wake, Observer: seen.Scheduler, Dispatches: seen.Dispatcher,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log, Options: seen.ServerOptions(),
 	}, grpcapi.Deps{
-		Executions: service, Queries: store, Sessions: service, Leases: service,
+		Executions: service, Queries: store, Sessions: service, Leases: service, Watches: service,
 		Events: outbox.NewOperator(store.Outbox(), relay.Wake),
 	})
 	if err != nil {

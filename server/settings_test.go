@@ -79,6 +79,7 @@ func TestSettings_BadOnesAreRefused(t *testing.T) {
 		{"--max-message-bytes=1048576", "at least 3407872"},
 		{"--max-message-bytes=1073741825", "to 1073741824"},
 		{"--max-parked-polls=0", "from 1"},
+		{"--max-streams=0", "from 1"},
 		{"--lease-epoch=-1", "from 0 to 8388607"},
 		{"--lease-epoch=8388608", "from 0 to 8388607"},
 		{"--sink=webhook", "is not known"},

@@ -98,3 +98,18 @@ WHERE namespace = @namespace
   AND (@name::text = '' OR name = @name::text)
   AND (@labels::jsonb = '{}'::jsonb OR labels @> @labels::jsonb)
 ORDER BY created_at DESC, id DESC LIMIT @page_size::integer;
+
+-- name: MovedExecutions :many
+-- Which executions are not at the revision that is known of them; 0 is one that is gone. Takes
+-- no lock; primary key. OFFSET 0 as in AttemptsOfNumber.
+SELECT w.id::uuid AS id, COALESCE(e.revision, 0)::bigint AS revision
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@revisions::bigint[]) AS revision) w
+LEFT JOIN LATERAL (SELECT t.revision FROM executions t WHERE t.id = w.id OFFSET 0) e ON true
+WHERE e.revision IS DISTINCT FROM w.revision;
+
+-- name: ExecutionsByID :many
+-- Executions as committed. Takes no lock; primary key.
+SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
+FROM executions WHERE id = ANY(@ids::uuid[]);

@@ -81,8 +81,8 @@ INSERT INTO step_edges (child_id, parent_id) SELECT unnest(@children::uuid[]), u
 -- name: ListSteps :many
 -- A page of an execution's steps in the order of declaration. Takes no lock; index
 -- (execution_id, ordinal).
-SELECT s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted, s.failure,
-    s.stopped_because, r.available_at AS next_due
+SELECT s.execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted,
+    s.failure, s.stopped_because, r.available_at AS next_due
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
@@ -99,3 +99,18 @@ WHERE e.child_id = ANY(@step_ids::uuid[]) ORDER BY e.child_id, p.ordinal;
 -- Every step of an execution, by name. Read under the execution's lock, takes none; index
 -- (execution_id, ordinal).
 SELECT id, name FROM steps WHERE execution_id = @execution_id;
+
+-- name: StepsByName :many
+-- Steps of executions by their names. Names have no index: the steps of each execution are walked
+-- once, and looked up among its names, which are a jsonb since that is searched and not walked.
+-- Takes no lock; index (execution_id, ordinal).
+SELECT w.execution_id::uuid AS execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state,
+    s.attempts_ended, s.counted, s.failure, s.stopped_because, r.available_at AS next_due
+FROM (SELECT u.execution_id, jsonb_object_agg(u.name, true) AS names
+    FROM (SELECT unnest(@execution_ids::uuid[]) AS execution_id, unnest(@names::text[]) AS name) u GROUP BY u.execution_id) w
+CROSS JOIN LATERAL (
+    SELECT t.id, t.ordinal, t.name, t.capability_id, t.node, t.priority, t.state, t.attempts_ended, t.counted, t.failure,
+        t.stopped_because
+    FROM steps t WHERE t.execution_id = w.execution_id AND w.names ? t.name OFFSET 0) s
+JOIN capabilities c ON c.id = s.capability_id
+LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1;

@@ -1108,6 +1108,286 @@ func (x *ListTimelineResponse) GetNextPageToken() string {
 	return ""
 }
 
+// WatchExecutionRequest names an execution, and from where to tell of it.
+type WatchExecutionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// Only what came after this revision, without a snapshot. Default 0: a snapshot first. A
+	// revision beyond the execution's own (it can go back when a standby takes over that had not
+	// received all) counts as 0.
+	AfterRevision int64 `protobuf:"varint,2,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchExecutionRequest) Reset() {
+	*x = WatchExecutionRequest{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchExecutionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchExecutionRequest) ProtoMessage() {}
+
+func (x *WatchExecutionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchExecutionRequest.ProtoReflect.Descriptor instead.
+func (*WatchExecutionRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WatchExecutionRequest) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *WatchExecutionRequest) GetAfterRevision() int64 {
+	if x != nil {
+		return x.AfterRevision
+	}
+	return 0
+}
+
+// WatchExecutionResponse is a part of the snapshot, or one change. Changes come in order, each
+// once, none left out.
+type WatchExecutionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Everything up to this revision was told: as after_revision it goes on from here. 0 while
+	// parts of the snapshot are missing.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What is told.
+	//
+	// Types that are valid to be assigned to Update:
+	//
+	//	*WatchExecutionResponse_Snapshot
+	//	*WatchExecutionResponse_Change
+	Update        isWatchExecutionResponse_Update `protobuf_oneof:"update"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchExecutionResponse) Reset() {
+	*x = WatchExecutionResponse{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchExecutionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchExecutionResponse) ProtoMessage() {}
+
+func (x *WatchExecutionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchExecutionResponse.ProtoReflect.Descriptor instead.
+func (*WatchExecutionResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WatchExecutionResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WatchExecutionResponse) GetUpdate() isWatchExecutionResponse_Update {
+	if x != nil {
+		return x.Update
+	}
+	return nil
+}
+
+func (x *WatchExecutionResponse) GetSnapshot() *ExecutionSnapshot {
+	if x != nil {
+		if x, ok := x.Update.(*WatchExecutionResponse_Snapshot); ok {
+			return x.Snapshot
+		}
+	}
+	return nil
+}
+
+func (x *WatchExecutionResponse) GetChange() *ExecutionChange {
+	if x != nil {
+		if x, ok := x.Update.(*WatchExecutionResponse_Change); ok {
+			return x.Change
+		}
+	}
+	return nil
+}
+
+type isWatchExecutionResponse_Update interface {
+	isWatchExecutionResponse_Update()
+}
+
+type WatchExecutionResponse_Snapshot struct {
+	// How the execution stands, at the beginning.
+	Snapshot *ExecutionSnapshot `protobuf:"bytes,2,opt,name=snapshot,proto3,oneof"`
+}
+
+type WatchExecutionResponse_Change struct {
+	// What happened next.
+	Change *ExecutionChange `protobuf:"bytes,3,opt,name=change,proto3,oneof"`
+}
+
+func (*WatchExecutionResponse_Snapshot) isWatchExecutionResponse_Update() {}
+
+func (*WatchExecutionResponse_Change) isWatchExecutionResponse_Update() {}
+
+// ExecutionSnapshot is how an execution stands, in one message or, for many steps, in several.
+type ExecutionSnapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With some of its steps, in the order of declaration and each in one message only; of a step's
+	// attempts the last one. Without payloads and details of failures. Steps of later messages may
+	// be newer than the revision: what brought them there is told again as changes.
+	Execution *Execution `protobuf:"bytes,1,opt,name=execution,proto3" json:"execution,omitempty"`
+	// True: further steps follow in the next message.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutionSnapshot) Reset() {
+	*x = ExecutionSnapshot{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutionSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutionSnapshot) ProtoMessage() {}
+
+func (x *ExecutionSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutionSnapshot.ProtoReflect.Descriptor instead.
+func (*ExecutionSnapshot) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ExecutionSnapshot) GetExecution() *Execution {
+	if x != nil {
+		return x.Execution
+	}
+	return nil
+}
+
+func (x *ExecutionSnapshot) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// ExecutionChange is an entry of the timeline, with what it is about as that was read: since it
+// may have been read after several changes, it may tell of later ones already. What changes
+// without an entry has no message of its own: a step that becomes READY because its parents have
+// succeeded, the progress of attempts, and the count of an entry.
+type ExecutionChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened; its sequence is the revision.
+	Entry *TimelineEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// The execution, without steps and labels.
+	Execution *Execution `protobuf:"bytes,2,opt,name=execution,proto3" json:"execution,omitempty"`
+	// The step that the entry is about, if any, with its last attempt. Without parents, payloads
+	// and details of failures.
+	Step          *Step `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutionChange) Reset() {
+	*x = ExecutionChange{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutionChange) ProtoMessage() {}
+
+func (x *ExecutionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutionChange.ProtoReflect.Descriptor instead.
+func (*ExecutionChange) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ExecutionChange) GetEntry() *TimelineEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *ExecutionChange) GetExecution() *Execution {
+	if x != nil {
+		return x.Execution
+	}
+	return nil
+}
+
+func (x *ExecutionChange) GetStep() *Step {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
 var File_leasehold_v1_execution_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_execution_service_proto_rawDesc = "" +
@@ -1203,7 +1483,22 @@ const file_leasehold_v1_execution_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"u\n" +
 	"\x14ListTimelineResponse\x125\n" +
 	"\aentries\x18\x01 \x03(\v2\x1b.leasehold.v1.TimelineEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xb2\x05\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"t\n" +
+	"\x15WatchExecutionRequest\x12+\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\vexecutionId\x12.\n" +
+	"\x0eafter_revision\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\rafterRevision\"\xb6\x01\n" +
+	"\x16WatchExecutionResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12=\n" +
+	"\bsnapshot\x18\x02 \x01(\v2\x1f.leasehold.v1.ExecutionSnapshotH\x00R\bsnapshot\x127\n" +
+	"\x06change\x18\x03 \x01(\v2\x1d.leasehold.v1.ExecutionChangeH\x00R\x06changeB\b\n" +
+	"\x06update\"^\n" +
+	"\x11ExecutionSnapshot\x125\n" +
+	"\texecution\x18\x01 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xa3\x01\n" +
+	"\x0fExecutionChange\x121\n" +
+	"\x05entry\x18\x01 \x01(\v2\x1b.leasehold.v1.TimelineEntryR\x05entry\x125\n" +
+	"\texecution\x18\x02 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\x12&\n" +
+	"\x04step\x18\x03 \x01(\v2\x12.leasehold.v1.StepR\x04step2\x91\x06\n" +
 	"\x10ExecutionService\x12a\n" +
 	"\x10EnqueueExecution\x12%.leasehold.v1.EnqueueExecutionRequest\x1a&.leasehold.v1.EnqueueExecutionResponse\x12s\n" +
 	"\x16BatchEnqueueExecutions\x12+.leasehold.v1.BatchEnqueueExecutionsRequest\x1a,.leasehold.v1.BatchEnqueueExecutionsResponse\x12U\n" +
@@ -1211,7 +1506,8 @@ const file_leasehold_v1_execution_service_proto_rawDesc = "" +
 	"\x0eListExecutions\x12#.leasehold.v1.ListExecutionsRequest\x1a$.leasehold.v1.ListExecutionsResponse\x12^\n" +
 	"\x0fCancelExecution\x12$.leasehold.v1.CancelExecutionRequest\x1a%.leasehold.v1.CancelExecutionResponse\x12[\n" +
 	"\x0eRetryExecution\x12#.leasehold.v1.RetryExecutionRequest\x1a$.leasehold.v1.RetryExecutionResponse\x12U\n" +
-	"\fListTimeline\x12!.leasehold.v1.ListTimelineRequest\x1a\".leasehold.v1.ListTimelineResponseB=Z;github.com/leasehold/leasehold/api/leasehold/v1;leaseholdv1b\x06proto3"
+	"\fListTimeline\x12!.leasehold.v1.ListTimelineRequest\x1a\".leasehold.v1.ListTimelineResponse\x12]\n" +
+	"\x0eWatchExecution\x12#.leasehold.v1.WatchExecutionRequest\x1a$.leasehold.v1.WatchExecutionResponse0\x01B=Z;github.com/leasehold/leasehold/api/leasehold/v1;leaseholdv1b\x06proto3"
 
 var (
 	file_leasehold_v1_execution_service_proto_rawDescOnce sync.Once
@@ -1225,7 +1521,7 @@ func file_leasehold_v1_execution_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_execution_service_proto_rawDescData
 }
 
-var file_leasehold_v1_execution_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_leasehold_v1_execution_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_leasehold_v1_execution_service_proto_goTypes = []any{
 	(*EnqueueExecutionRequest)(nil),        // 0: leasehold.v1.EnqueueExecutionRequest
 	(*EnqueueExecutionResponse)(nil),       // 1: leasehold.v1.EnqueueExecutionResponse
@@ -1242,56 +1538,69 @@ var file_leasehold_v1_execution_service_proto_goTypes = []any{
 	(*RetryExecutionResponse)(nil),         // 12: leasehold.v1.RetryExecutionResponse
 	(*ListTimelineRequest)(nil),            // 13: leasehold.v1.ListTimelineRequest
 	(*ListTimelineResponse)(nil),           // 14: leasehold.v1.ListTimelineResponse
-	nil,                                    // 15: leasehold.v1.EnqueueExecutionRequest.LabelsEntry
-	nil,                                    // 16: leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
-	(*StepSpec)(nil),                       // 17: leasehold.v1.StepSpec
-	(*timestamppb.Timestamp)(nil),          // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 19: google.protobuf.Duration
-	(*Execution)(nil),                      // 20: leasehold.v1.Execution
-	(*status.Status)(nil),                  // 21: google.rpc.Status
-	(ExecutionState)(0),                    // 22: leasehold.v1.ExecutionState
-	(*TimelineEntry)(nil),                  // 23: leasehold.v1.TimelineEntry
+	(*WatchExecutionRequest)(nil),          // 15: leasehold.v1.WatchExecutionRequest
+	(*WatchExecutionResponse)(nil),         // 16: leasehold.v1.WatchExecutionResponse
+	(*ExecutionSnapshot)(nil),              // 17: leasehold.v1.ExecutionSnapshot
+	(*ExecutionChange)(nil),                // 18: leasehold.v1.ExecutionChange
+	nil,                                    // 19: leasehold.v1.EnqueueExecutionRequest.LabelsEntry
+	nil,                                    // 20: leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
+	(*StepSpec)(nil),                       // 21: leasehold.v1.StepSpec
+	(*timestamppb.Timestamp)(nil),          // 22: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 23: google.protobuf.Duration
+	(*Execution)(nil),                      // 24: leasehold.v1.Execution
+	(*status.Status)(nil),                  // 25: google.rpc.Status
+	(ExecutionState)(0),                    // 26: leasehold.v1.ExecutionState
+	(*TimelineEntry)(nil),                  // 27: leasehold.v1.TimelineEntry
+	(*Step)(nil),                           // 28: leasehold.v1.Step
 }
 var file_leasehold_v1_execution_service_proto_depIdxs = []int32{
-	17, // 0: leasehold.v1.EnqueueExecutionRequest.steps:type_name -> leasehold.v1.StepSpec
-	15, // 1: leasehold.v1.EnqueueExecutionRequest.labels:type_name -> leasehold.v1.EnqueueExecutionRequest.LabelsEntry
-	18, // 2: leasehold.v1.EnqueueExecutionRequest.start_at:type_name -> google.protobuf.Timestamp
-	19, // 3: leasehold.v1.EnqueueExecutionRequest.start_delay:type_name -> google.protobuf.Duration
-	19, // 4: leasehold.v1.EnqueueExecutionRequest.timeout:type_name -> google.protobuf.Duration
-	19, // 5: leasehold.v1.EnqueueExecutionRequest.cancel_grace:type_name -> google.protobuf.Duration
-	20, // 6: leasehold.v1.EnqueueExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	21, // 0: leasehold.v1.EnqueueExecutionRequest.steps:type_name -> leasehold.v1.StepSpec
+	19, // 1: leasehold.v1.EnqueueExecutionRequest.labels:type_name -> leasehold.v1.EnqueueExecutionRequest.LabelsEntry
+	22, // 2: leasehold.v1.EnqueueExecutionRequest.start_at:type_name -> google.protobuf.Timestamp
+	23, // 3: leasehold.v1.EnqueueExecutionRequest.start_delay:type_name -> google.protobuf.Duration
+	23, // 4: leasehold.v1.EnqueueExecutionRequest.timeout:type_name -> google.protobuf.Duration
+	23, // 5: leasehold.v1.EnqueueExecutionRequest.cancel_grace:type_name -> google.protobuf.Duration
+	24, // 6: leasehold.v1.EnqueueExecutionResponse.execution:type_name -> leasehold.v1.Execution
 	0,  // 7: leasehold.v1.BatchEnqueueExecutionsRequest.requests:type_name -> leasehold.v1.EnqueueExecutionRequest
 	4,  // 8: leasehold.v1.BatchEnqueueExecutionsResponse.results:type_name -> leasehold.v1.BatchEnqueueExecutionsResult
 	1,  // 9: leasehold.v1.BatchEnqueueExecutionsResult.response:type_name -> leasehold.v1.EnqueueExecutionResponse
-	21, // 10: leasehold.v1.BatchEnqueueExecutionsResult.error:type_name -> google.rpc.Status
-	20, // 11: leasehold.v1.GetExecutionResponse.execution:type_name -> leasehold.v1.Execution
-	22, // 12: leasehold.v1.ListExecutionsRequest.states:type_name -> leasehold.v1.ExecutionState
-	16, // 13: leasehold.v1.ListExecutionsRequest.label_selector:type_name -> leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
-	18, // 14: leasehold.v1.ListExecutionsRequest.created_after:type_name -> google.protobuf.Timestamp
-	18, // 15: leasehold.v1.ListExecutionsRequest.created_before:type_name -> google.protobuf.Timestamp
-	20, // 16: leasehold.v1.ListExecutionsResponse.executions:type_name -> leasehold.v1.Execution
-	20, // 17: leasehold.v1.CancelExecutionResponse.execution:type_name -> leasehold.v1.Execution
-	20, // 18: leasehold.v1.RetryExecutionResponse.execution:type_name -> leasehold.v1.Execution
-	23, // 19: leasehold.v1.ListTimelineResponse.entries:type_name -> leasehold.v1.TimelineEntry
-	0,  // 20: leasehold.v1.ExecutionService.EnqueueExecution:input_type -> leasehold.v1.EnqueueExecutionRequest
-	2,  // 21: leasehold.v1.ExecutionService.BatchEnqueueExecutions:input_type -> leasehold.v1.BatchEnqueueExecutionsRequest
-	5,  // 22: leasehold.v1.ExecutionService.GetExecution:input_type -> leasehold.v1.GetExecutionRequest
-	7,  // 23: leasehold.v1.ExecutionService.ListExecutions:input_type -> leasehold.v1.ListExecutionsRequest
-	9,  // 24: leasehold.v1.ExecutionService.CancelExecution:input_type -> leasehold.v1.CancelExecutionRequest
-	11, // 25: leasehold.v1.ExecutionService.RetryExecution:input_type -> leasehold.v1.RetryExecutionRequest
-	13, // 26: leasehold.v1.ExecutionService.ListTimeline:input_type -> leasehold.v1.ListTimelineRequest
-	1,  // 27: leasehold.v1.ExecutionService.EnqueueExecution:output_type -> leasehold.v1.EnqueueExecutionResponse
-	3,  // 28: leasehold.v1.ExecutionService.BatchEnqueueExecutions:output_type -> leasehold.v1.BatchEnqueueExecutionsResponse
-	6,  // 29: leasehold.v1.ExecutionService.GetExecution:output_type -> leasehold.v1.GetExecutionResponse
-	8,  // 30: leasehold.v1.ExecutionService.ListExecutions:output_type -> leasehold.v1.ListExecutionsResponse
-	10, // 31: leasehold.v1.ExecutionService.CancelExecution:output_type -> leasehold.v1.CancelExecutionResponse
-	12, // 32: leasehold.v1.ExecutionService.RetryExecution:output_type -> leasehold.v1.RetryExecutionResponse
-	14, // 33: leasehold.v1.ExecutionService.ListTimeline:output_type -> leasehold.v1.ListTimelineResponse
-	27, // [27:34] is the sub-list for method output_type
-	20, // [20:27] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	25, // 10: leasehold.v1.BatchEnqueueExecutionsResult.error:type_name -> google.rpc.Status
+	24, // 11: leasehold.v1.GetExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	26, // 12: leasehold.v1.ListExecutionsRequest.states:type_name -> leasehold.v1.ExecutionState
+	20, // 13: leasehold.v1.ListExecutionsRequest.label_selector:type_name -> leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
+	22, // 14: leasehold.v1.ListExecutionsRequest.created_after:type_name -> google.protobuf.Timestamp
+	22, // 15: leasehold.v1.ListExecutionsRequest.created_before:type_name -> google.protobuf.Timestamp
+	24, // 16: leasehold.v1.ListExecutionsResponse.executions:type_name -> leasehold.v1.Execution
+	24, // 17: leasehold.v1.CancelExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	24, // 18: leasehold.v1.RetryExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	27, // 19: leasehold.v1.ListTimelineResponse.entries:type_name -> leasehold.v1.TimelineEntry
+	17, // 20: leasehold.v1.WatchExecutionResponse.snapshot:type_name -> leasehold.v1.ExecutionSnapshot
+	18, // 21: leasehold.v1.WatchExecutionResponse.change:type_name -> leasehold.v1.ExecutionChange
+	24, // 22: leasehold.v1.ExecutionSnapshot.execution:type_name -> leasehold.v1.Execution
+	27, // 23: leasehold.v1.ExecutionChange.entry:type_name -> leasehold.v1.TimelineEntry
+	24, // 24: leasehold.v1.ExecutionChange.execution:type_name -> leasehold.v1.Execution
+	28, // 25: leasehold.v1.ExecutionChange.step:type_name -> leasehold.v1.Step
+	0,  // 26: leasehold.v1.ExecutionService.EnqueueExecution:input_type -> leasehold.v1.EnqueueExecutionRequest
+	2,  // 27: leasehold.v1.ExecutionService.BatchEnqueueExecutions:input_type -> leasehold.v1.BatchEnqueueExecutionsRequest
+	5,  // 28: leasehold.v1.ExecutionService.GetExecution:input_type -> leasehold.v1.GetExecutionRequest
+	7,  // 29: leasehold.v1.ExecutionService.ListExecutions:input_type -> leasehold.v1.ListExecutionsRequest
+	9,  // 30: leasehold.v1.ExecutionService.CancelExecution:input_type -> leasehold.v1.CancelExecutionRequest
+	11, // 31: leasehold.v1.ExecutionService.RetryExecution:input_type -> leasehold.v1.RetryExecutionRequest
+	13, // 32: leasehold.v1.ExecutionService.ListTimeline:input_type -> leasehold.v1.ListTimelineRequest
+	15, // 33: leasehold.v1.ExecutionService.WatchExecution:input_type -> leasehold.v1.WatchExecutionRequest
+	1,  // 34: leasehold.v1.ExecutionService.EnqueueExecution:output_type -> leasehold.v1.EnqueueExecutionResponse
+	3,  // 35: leasehold.v1.ExecutionService.BatchEnqueueExecutions:output_type -> leasehold.v1.BatchEnqueueExecutionsResponse
+	6,  // 36: leasehold.v1.ExecutionService.GetExecution:output_type -> leasehold.v1.GetExecutionResponse
+	8,  // 37: leasehold.v1.ExecutionService.ListExecutions:output_type -> leasehold.v1.ListExecutionsResponse
+	10, // 38: leasehold.v1.ExecutionService.CancelExecution:output_type -> leasehold.v1.CancelExecutionResponse
+	12, // 39: leasehold.v1.ExecutionService.RetryExecution:output_type -> leasehold.v1.RetryExecutionResponse
+	14, // 40: leasehold.v1.ExecutionService.ListTimeline:output_type -> leasehold.v1.ListTimelineResponse
+	16, // 41: leasehold.v1.ExecutionService.WatchExecution:output_type -> leasehold.v1.WatchExecutionResponse
+	34, // [34:42] is the sub-list for method output_type
+	26, // [26:34] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_execution_service_proto_init() }
@@ -1308,13 +1617,17 @@ func file_leasehold_v1_execution_service_proto_init() {
 		(*BatchEnqueueExecutionsResult_Response)(nil),
 		(*BatchEnqueueExecutionsResult_Error)(nil),
 	}
+	file_leasehold_v1_execution_service_proto_msgTypes[16].OneofWrappers = []any{
+		(*WatchExecutionResponse_Snapshot)(nil),
+		(*WatchExecutionResponse_Change)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_execution_service_proto_rawDesc), len(file_leasehold_v1_execution_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	ExecutionService_CancelExecution_FullMethodName        = "/leasehold.v1.ExecutionService/CancelExecution"
 	ExecutionService_RetryExecution_FullMethodName         = "/leasehold.v1.ExecutionService/RetryExecution"
 	ExecutionService_ListTimeline_FullMethodName           = "/leasehold.v1.ExecutionService/ListTimeline"
+	ExecutionService_WatchExecution_FullMethodName         = "/leasehold.v1.ExecutionService/WatchExecution"
 )
 
 // ExecutionServiceClient is the client API for ExecutionService service.
@@ -58,6 +59,17 @@ type ExecutionServiceClient interface {
 	RetryExecution(ctx context.Context, in *RetryExecutionRequest, opts ...grpc.CallOption) (*RetryExecutionResponse, error)
 	// ListTimeline reads what happened to an execution, in order.
 	ListTimeline(ctx context.Context, in *ListTimelineRequest, opts ...grpc.CallOption) (*ListTimelineResponse, error)
+	// WatchExecution tells how an execution stands, then every change of it once it is committed,
+	// through whichever replica it was made. When the execution has ended and all was told, the
+	// stream ends OK; what comes after that, such as a further round, is for a new watch.
+	//
+	// Before its connection becomes too old, and when its server stops, a stream ends UNAVAILABLE,
+	// STREAM_ENDED, with the revision to go on from in the metadata "revision": call again with it
+	// as after_revision, on any replica. After an end without that, the revision of the last message
+	// serves. While the database is away a stream that has begun is silent, and goes on by itself.
+	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND, also when the execution is removed meanwhile;
+	// RESOURCE_EXHAUSTED, TOO_MANY_STREAMS, when the replica has as many streams as it takes.
+	WatchExecution(ctx context.Context, in *WatchExecutionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchExecutionResponse], error)
 }
 
 type executionServiceClient struct {
@@ -138,6 +150,25 @@ func (c *executionServiceClient) ListTimeline(ctx context.Context, in *ListTimel
 	return out, nil
 }
 
+func (c *executionServiceClient) WatchExecution(ctx context.Context, in *WatchExecutionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchExecutionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ExecutionService_ServiceDesc.Streams[0], ExecutionService_WatchExecution_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchExecutionRequest, WatchExecutionResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExecutionService_WatchExecutionClient = grpc.ServerStreamingClient[WatchExecutionResponse]
+
 // ExecutionServiceServer is the server API for ExecutionService service.
 // All implementations must embed UnimplementedExecutionServiceServer
 // for forward compatibility.
@@ -168,6 +199,17 @@ type ExecutionServiceServer interface {
 	RetryExecution(context.Context, *RetryExecutionRequest) (*RetryExecutionResponse, error)
 	// ListTimeline reads what happened to an execution, in order.
 	ListTimeline(context.Context, *ListTimelineRequest) (*ListTimelineResponse, error)
+	// WatchExecution tells how an execution stands, then every change of it once it is committed,
+	// through whichever replica it was made. When the execution has ended and all was told, the
+	// stream ends OK; what comes after that, such as a further round, is for a new watch.
+	//
+	// Before its connection becomes too old, and when its server stops, a stream ends UNAVAILABLE,
+	// STREAM_ENDED, with the revision to go on from in the metadata "revision": call again with it
+	// as after_revision, on any replica. After an end without that, the revision of the last message
+	// serves. While the database is away a stream that has begun is silent, and goes on by itself.
+	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND, also when the execution is removed meanwhile;
+	// RESOURCE_EXHAUSTED, TOO_MANY_STREAMS, when the replica has as many streams as it takes.
+	WatchExecution(*WatchExecutionRequest, grpc.ServerStreamingServer[WatchExecutionResponse]) error
 	mustEmbedUnimplementedExecutionServiceServer()
 }
 
@@ -198,6 +240,9 @@ func (UnimplementedExecutionServiceServer) RetryExecution(context.Context, *Retr
 }
 func (UnimplementedExecutionServiceServer) ListTimeline(context.Context, *ListTimelineRequest) (*ListTimelineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTimeline not implemented")
+}
+func (UnimplementedExecutionServiceServer) WatchExecution(*WatchExecutionRequest, grpc.ServerStreamingServer[WatchExecutionResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchExecution not implemented")
 }
 func (UnimplementedExecutionServiceServer) mustEmbedUnimplementedExecutionServiceServer() {}
 func (UnimplementedExecutionServiceServer) testEmbeddedByValue()                          {}
@@ -346,6 +391,17 @@ func _ExecutionService_ListTimeline_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutionService_WatchExecution_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchExecutionRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ExecutionServiceServer).WatchExecution(m, &grpc.GenericServerStream[WatchExecutionRequest, WatchExecutionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExecutionService_WatchExecutionServer = grpc.ServerStreamingServer[WatchExecutionResponse]
+
 // ExecutionService_ServiceDesc is the grpc.ServiceDesc for ExecutionService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -382,6 +438,12 @@ var ExecutionService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ExecutionService_ListTimeline_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchExecution",
+			Handler:       _ExecutionService_WatchExecution_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "leasehold/v1/execution_service.proto",
 }

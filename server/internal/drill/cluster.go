@@ -26,6 +26,8 @@ type Config struct {
 	Replicas      int           // that are started
 	SweepInterval time.Duration // default 100 ms
 	MaxConns      int           // of each replica's pool; default 6
+	MaxStreams    int           // of each replica; 0: the server's default
+	ConnectionAge time.Duration // of clients' connections; 0: the server's default
 	Logger        *slog.Logger  // default: none
 
 	// Publisher makes the sink of a replica, whose relay then publishes all events. Without one
@@ -117,7 +119,8 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	}
 	var err error
 	r.conn, err = grpc.NewClient("passthrough:///"+r.listener.Addr().String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(watch.unary))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(watch.unary),
+		grpc.WithStreamInterceptor(watch.stream))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -158,10 +161,10 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 		return err
 	}
 	r.service = scheduler.New(scheduler.Config{
-		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger, Changed: r.relay.Wake,
+		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, MaxStreams: c.MaxStreams, Logger: c.Logger, Changed: r.relay.Wake,
 	})
-	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
-		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
+	r.api, err = grpcapi.New(grpcapi.Config{MaxConnectionAge: c.ConnectionAge, Logger: c.Logger}, grpcapi.Deps{
+		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service, Watches: r.service,
 		Events: outbox.NewOperator(r.Store.Outbox(), nil),
 	})
 	if err != nil {

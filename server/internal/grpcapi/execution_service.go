@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -40,7 +41,9 @@ type executionService struct {
 	leaseholdv1.UnimplementedExecutionServiceServer
 	executions Executions
 	queries    Queries
+	watches    Watches
 	maxMessage int
+	maxAge     time.Duration // of connections
 }
 
 // EnqueueExecution accepts an execution.

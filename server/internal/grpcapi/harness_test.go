@@ -46,6 +46,7 @@ type fakeApp struct {
 	report     func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported]
 	events     func(context.Context, outbox.ListQuery) (outbox.EventPage, error)
 	change     func(context.Context, outbox.Action, outbox.Selection, string) (outbox.Total, error)
+	watch      func(context.Context, uuid.UUID, int64, func(scheduler.Update) error) error
 }
 
 func (f *fakeApp) Enqueue(ctx context.Context, s *task.ExecutionSpec) (scheduler.Enqueued, error) {
@@ -157,6 +158,13 @@ func (f *fakeApp) Change(ctx context.Context, a outbox.Action, s outbox.Selectio
 	return f.change(ctx, a, s, reason)
 }
 
+func (f *fakeApp) Watch(ctx context.Context, id uuid.UUID, after int64, tell func(scheduler.Update) error) error {
+	if f.watch == nil {
+		return nil
+	}
+	return f.watch(ctx, id, after, tell)
+}
+
 // logBook keeps what was logged.
 type logBook struct {
 	mu   sync.Mutex
@@ -189,7 +197,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	t.Helper()
 	r := &rig{log: &logBook{}}
 	config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app, Watches: app})
 	if err != nil {
 		t.Fatal(err)
 	}

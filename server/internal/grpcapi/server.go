@@ -61,6 +61,7 @@ type Deps struct {
 	Sessions   Sessions
 	Leases     Leases
 	Events     Events
+	Watches    Watches
 }
 
 // Server serves every service of the wire contract, health and reflection on one port.
@@ -68,7 +69,7 @@ type Server struct {
 	config     Config
 	grpc       *grpc.Server
 	health     *health.Server
-	endStreams context.CancelFunc // ends long-lived streams
+	endStreams func() // ends long-lived streams
 }
 
 // New builds a server that is ready to Serve. It fails only if the rules in the protocol
@@ -79,15 +80,16 @@ func New(config Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile validation rules: %w", err)
 	}
-	stopping, endStreams := context.WithCancel(context.Background())
-	s := &Server{config: config, health: health.NewServer(), endStreams: endStreams}
+	stopping, endStreams := context.WithCancelCause(context.Background())
+	s := &Server{config: config, health: health.NewServer(), endStreams: func() { endStreams(errServerStops) }}
 	failures := errorMapper{logger: config.Logger}
 	s.grpc = grpc.NewServer(append(slices.Concat(config.Options, transportOptions(config)),
 		grpc.ChainUnaryInterceptor(unaryChain(config.Logger, failures, check)...),
 		grpc.ChainStreamInterceptor(streamChain(stopping, config.Logger, failures, check)...),
 	)...)
 	leaseholdv1.RegisterExecutionServiceServer(s.grpc, &executionService{
-		executions: deps.Executions, queries: deps.Queries, maxMessage: config.MaxMessageBytes,
+		executions: deps.Executions, queries: deps.Queries, watches: deps.Watches,
+		maxMessage: config.MaxMessageBytes, maxAge: config.MaxConnectionAge,
 	})
 	leaseholdv1.RegisterWorkerServiceServer(s.grpc, &workerService{
 		sessions: deps.Sessions, leases: deps.Leases, queries: deps.Queries,
@@ -109,6 +111,7 @@ func transportOptions(c Config) []grpc.ServerOption {
 			Time: keepaliveTime, Timeout: keepaliveTimeout,
 			MaxConnectionAge: c.MaxConnectionAge, MaxConnectionAgeGrace: ageGrace,
 		}),
+		grpc.StatsHandler(birthNotes{}),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxSendMsgSize(c.MaxMessageBytes),
 	}

@@ -102,7 +102,7 @@ func (j *journal) add(event string) {
 func listening(t *testing.T, app *fakeApp, config Config) (*Server, *grpc.ClientConn, chan error) {
 	t.Helper()
 	config.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app, Watches: app})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ func (h *Hints) hear(ctx context.Context, hear func(scheduler.Hint), connected f
 	}
 	connected()
 	h.store.observer.HintsHeard()
-	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession} {
+	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession, scheduler.HintChange} {
 		hear(hint) // whatever was missed
 	}
 	for {

@@ -229,4 +229,9 @@ var intended = map[string][]string{
 	"DropRequests":        {"scheduling_requests scheduling_requests_pkey"},
 	"OpenStepIDs":         {"steps steps_execution_id_ordinal_key"},
 	"DeleteExpiredLeases": {"leases leases_pkey"},
+	"MovedExecutions":     {"executions executions_pkey"},
+	"ExecutionsByID":      {"executions executions_pkey"},
+	"ListTimeline": {"timeline_entries timeline_entries_pkey", "executions executions_pkey", "steps steps_execution_id_ordinal_key",
+		"attempts attempts_step_id_number_key"},
+	"StepsByName": {"steps steps_execution_id_ordinal_key"},
 }

@@ -28,6 +28,7 @@ var (
 	_ scheduler.ControlStore  = (*Store)(nil)
 	_ scheduler.QueryStore    = (*Store)(nil)
 	_ scheduler.SweepStore    = (*Store)(nil)
+	_ scheduler.WatchStore    = (*Store)(nil)
 )
 
 // Config says where the database is and what is written.

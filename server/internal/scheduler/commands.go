@@ -128,6 +128,7 @@ type ExecutionQuery struct {
 	StepLimit      int      // 0: no steps
 	Payloads       bool     // inputs and outputs too
 	Brief          bool     // no attempts and no failures
+	LastAttempt    bool     // of attempts the last one of each step only, and no details of failures
 }
 
 // ListQuery selects executions, newest first.

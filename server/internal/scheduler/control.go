@@ -20,15 +20,15 @@ func (s *Scheduler) Retry(ctx context.Context, r Retry) (Retried, error) {
 	}
 	done, err := s.store.Retry(ctx, r)
 	if err == nil {
-		s.hint(HintWork)
+		s.hint(HintWork, HintChange)
 	}
 	return done, err
 }
 
 func (s *Scheduler) flushCancels(ctx context.Context, batch []Cancellation, wait bool) ([]Result[*ExecutionView], error) {
 	results, err := s.store.Cancel(ctx, batch, wait)
-	if err == nil && s.changed != nil {
-		s.changed()
+	if err == nil {
+		s.hint(HintChange)
 	}
 	return results, err
 }

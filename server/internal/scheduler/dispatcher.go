@@ -341,6 +341,9 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 	}
 	d.freeRest(ctx, claim, claimed, items, done)
 	d.deliverAll(held, placed, items, done, polls)
+	if len(done.Granted) > 0 {
+		d.tell(HintChange)
+	}
 	d.polls.putLast(notGranted(placed, items, done, polls))
 	for _, key := range done.Answered {
 		d.polls.recheckKey(key)

@@ -64,8 +64,9 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e
 
 // Further reasons of refusals, those of the application.
 const (
-	ReasonLeasesLive   task.Reason = "LEASES_LIVE"
-	ReasonTooManyPolls task.Reason = "TOO_MANY_POLLS"
+	ReasonLeasesLive     task.Reason = "LEASES_LIVE"
+	ReasonTooManyPolls   task.Reason = "TOO_MANY_POLLS"
+	ReasonTooManyStreams task.Reason = "TOO_MANY_STREAMS"
 )
 
 // ExhaustedError says that a limit of this replica is reached.

@@ -43,7 +43,7 @@ func (s *Scheduler) flushReports(ctx context.Context, batch []Report, wait bool)
 		s.noteLate(LateReport, r.Err)
 	}
 	if err == nil {
-		s.hint(HintSlots, HintWork)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 	return results, err
 }

@@ -95,6 +95,24 @@ type SweepStore interface {
 	Tidy(ctx context.Context) error
 }
 
+// WatchStore is what watches read, as committed.
+type WatchStore interface {
+	// Moved tells which executions are not at the revision that is known of them, and at which
+	// they are; 0 is one that is gone.
+	Moved(ctx context.Context, known []Revision) ([]Revision, error)
+	// Changes reads executions, each with its entries after a revision in order, in one snapshot
+	// of all: at most limit entries of each. Those that are gone are left out.
+	Changes(ctx context.Context, after []Revision, limit int) ([]Changes, error)
+	// GetExecution reads an execution with a page of its steps.
+	GetExecution(ctx context.Context, q ExecutionQuery) (view *ExecutionView, more bool, err error)
+}
+
+// Revision is how far an execution has come.
+type Revision struct {
+	ID       uuid.UUID
+	Revision int64
+}
+
 // SweepStart is how a sweep begins.
 type SweepStart struct {
 	Mine       bool          // false: another replica sweeps, or did just now
@@ -218,6 +236,7 @@ const (
 	HintWork    Hint = "work"    // something is due that was not before
 	HintSlots   Hint = "slots"   // a worker has a free slot again
 	HintSession Hint = "session" // a session was opened, drained or ended
+	HintChange  Hint = "change"  // an execution has a further entry in its timeline
 )
 
 // Hints carries hints between replicas. They may be lost, merged and repeated.

@@ -136,7 +136,7 @@ func (s *Scheduler) sweepMissed(ctx context.Context, job *sweepJob) {
 func (s *Scheduler) swept(job *sweepJob, swept Swept) {
 	if swept.Done > 0 {
 		s.observer.Swept(job.work, swept.Done)
-		s.hint(HintSlots, HintWork)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 }
 

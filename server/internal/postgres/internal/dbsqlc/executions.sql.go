@@ -12,6 +12,64 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const executionsByID = `-- name: ExecutionsByID :many
+SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
+FROM executions WHERE id = ANY($1::uuid[])
+`
+
+// Executions as committed. Takes no lock; primary key.
+func (q *Queries) ExecutionsByID(ctx context.Context, ids []uuid.UUID) ([]Execution, error) {
+	rows, err := q.db.Query(ctx, executionsByID, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Execution
+	for rows.Next() {
+		var i Execution
+		if err := rows.Scan(
+			&i.ID,
+			&i.Namespace,
+			&i.Name,
+			&i.IdempotencyKey,
+			&i.ContentHash,
+			&i.State,
+			&i.Round,
+			&i.Priority,
+			&i.FailFast,
+			&i.Stopping,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.StartedAt,
+			&i.EndedAt,
+			&i.Timeout,
+			&i.CancelGrace,
+			&i.Deadline,
+			&i.CancelDeadline,
+			&i.CancelReason,
+			&i.Failure,
+			&i.Revision,
+			&i.Sequence,
+			&i.EndEntry,
+			&i.StepCount,
+			&i.OpenSteps,
+			&i.UnsuccessfulSteps,
+			&i.LiveAttempts,
+			&i.Labels,
+			&i.TraceContext,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const existingExecutions = `-- name: ExistingExecutions :many
 SELECT id FROM executions WHERE id = ANY($1::uuid[])
 `
@@ -455,6 +513,45 @@ func (q *Queries) LockExecutionsWaiting(ctx context.Context, ids []uuid.UUID) ([
 			&i.Labels,
 			&i.TraceContext,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const movedExecutions = `-- name: MovedExecutions :many
+SELECT w.id::uuid AS id, COALESCE(e.revision, 0)::bigint AS revision
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS revision) w
+LEFT JOIN LATERAL (SELECT t.revision FROM executions t WHERE t.id = w.id OFFSET 0) e ON true
+WHERE e.revision IS DISTINCT FROM w.revision
+`
+
+type MovedExecutionsParams struct {
+	Ids       []uuid.UUID
+	Revisions []int64
+}
+
+type MovedExecutionsRow struct {
+	ID       uuid.UUID
+	Revision int64
+}
+
+// Which executions are not at the revision that is known of them; 0 is one that is gone. Takes
+// no lock; primary key. OFFSET 0 as in AttemptsOfNumber.
+func (q *Queries) MovedExecutions(ctx context.Context, arg MovedExecutionsParams) ([]MovedExecutionsRow, error) {
+	rows, err := q.db.Query(ctx, movedExecutions, arg.Ids, arg.Revisions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MovedExecutionsRow
+	for rows.Next() {
+		var i MovedExecutionsRow
+		if err := rows.Scan(&i.ID, &i.Revision); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

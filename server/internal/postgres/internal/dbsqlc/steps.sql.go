@@ -222,8 +222,8 @@ func (q *Queries) ListParents(ctx context.Context, stepIds []uuid.UUID) ([]ListP
 }
 
 const listSteps = `-- name: ListSteps :many
-SELECT s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted, s.failure,
-    s.stopped_because, r.available_at AS next_due
+SELECT s.execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted,
+    s.failure, s.stopped_because, r.available_at AS next_due
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
@@ -240,6 +240,7 @@ type ListStepsParams struct {
 }
 
 type ListStepsRow struct {
+	ExecutionID    uuid.UUID
 	ID             uuid.UUID
 	Ordinal        int32
 	Name           string
@@ -271,6 +272,7 @@ func (q *Queries) ListSteps(ctx context.Context, arg ListStepsParams) ([]ListSte
 	for rows.Next() {
 		var i ListStepsRow
 		if err := rows.Scan(
+			&i.ExecutionID,
 			&i.ID,
 			&i.Ordinal,
 			&i.Name,
@@ -440,6 +442,77 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 			&i.StartToCloseAt,
 			&i.LeaseEntry,
 			&i.AttemptCheckpointBytes,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const stepsByName = `-- name: StepsByName :many
+SELECT w.execution_id::uuid AS execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state,
+    s.attempts_ended, s.counted, s.failure, s.stopped_because, r.available_at AS next_due
+FROM (SELECT u.execution_id, jsonb_object_agg(u.name, true) AS names
+    FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS name) u GROUP BY u.execution_id) w
+CROSS JOIN LATERAL (
+    SELECT t.id, t.ordinal, t.name, t.capability_id, t.node, t.priority, t.state, t.attempts_ended, t.counted, t.failure,
+        t.stopped_because
+    FROM steps t WHERE t.execution_id = w.execution_id AND w.names ? t.name OFFSET 0) s
+JOIN capabilities c ON c.id = s.capability_id
+LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
+`
+
+type StepsByNameParams struct {
+	ExecutionIds []uuid.UUID
+	Names        []string
+}
+
+type StepsByNameRow struct {
+	ExecutionID    uuid.UUID
+	ID             uuid.UUID
+	Ordinal        int32
+	Name           string
+	Capability     string
+	Node           string
+	Priority       int16
+	State          string
+	AttemptsEnded  int32
+	Counted        int32
+	Failure        []byte
+	StoppedBecause string
+	NextDue        pgtype.Timestamptz
+}
+
+// Steps of executions by their names. Names have no index: the steps of each execution are walked
+// once, and looked up among its names, which are a jsonb since that is searched and not walked.
+// Takes no lock; index (execution_id, ordinal).
+func (q *Queries) StepsByName(ctx context.Context, arg StepsByNameParams) ([]StepsByNameRow, error) {
+	rows, err := q.db.Query(ctx, stepsByName, arg.ExecutionIds, arg.Names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StepsByNameRow
+	for rows.Next() {
+		var i StepsByNameRow
+		if err := rows.Scan(
+			&i.ExecutionID,
+			&i.ID,
+			&i.Ordinal,
+			&i.Name,
+			&i.Capability,
+			&i.Node,
+			&i.Priority,
+			&i.State,
+			&i.AttemptsEnded,
+			&i.Counted,
+			&i.Failure,
+			&i.StoppedBecause,
+			&i.NextDue,
 		); err != nil {
 			return nil, err
 		}
