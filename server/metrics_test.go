@@ -60,16 +60,29 @@ type scenario struct {
 
 // gate is a sink that holds requests while it is shut, and answers with a status.
 type gate struct {
-	mu     sync.Mutex
 	status atomic.Int32
 	came   atomic.Int32
+	closed atomic.Pointer[chan struct{}]
 }
 
-func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.came.Add(1)
-	g.mu.Lock()
-	g.mu.Unlock() //nolint:staticcheck // whoever holds it holds all requests
+	if closed := g.closed.Load(); closed != nil {
+		select {
+		case <-*closed:
+		case <-r.Context().Done():
+		}
+	}
 	w.WriteHeader(int(g.status.Load()))
+}
+
+// shut holds requests until it is opened.
+func (g *gate) shut(t *testing.T) (open func()) {
+	closed := make(chan struct{})
+	g.closed.Store(&closed)
+	open = sync.OnceFunc(func() { g.closed.Store(nil); close(closed) })
+	t.Cleanup(open)
+	return open
 }
 
 func newScenario(t *testing.T) *scenario {
@@ -103,11 +116,14 @@ func newScenario(t *testing.T) *scenario {
 	return s
 }
 
-func (s *scenario) exec(statement string, args ...any) {
+// exec returns how many rows a statement changed.
+func (s *scenario) exec(statement string, args ...any) int64 {
 	s.t.Helper()
-	if _, err := s.sql.Exec(s.ctx, statement, args...); err != nil {
+	done, err := s.sql.Exec(s.ctx, statement, args...)
+	if err != nil {
 		s.t.Fatalf("%s: %v", statement, err)
 	}
+	return done.RowsAffected()
 }
 
 // enqueue asks for an execution of one step.
@@ -218,7 +234,7 @@ func (s *scenario) attempts() {
 		"leasehold_dispatch_batch_requests":          {"stage": "granted"},
 		"leasehold_dispatch_ready_to_leased_seconds": nil,
 	} {
-		s.rises(name, want, 1, granted)
+		s.grows(name, want, granted)
 		s.mustReport(leased, success())
 	}
 	s.becomes("leasehold_dispatch_round_duration_seconds", nil, "some", above(0))
@@ -268,23 +284,27 @@ func (s *scenario) lateness() {
 // takes over.
 func (s *scenario) outbox() {
 	const publishing, tries = "leasehold_outbox_events", "leasehold_outbox_publish_tries_total"
-	s.becomes(publishing, labels{"status": "PUBLISHING"}, "0", equals(0))
+	s.published()
 	work := func() { s.mustEnqueue(); s.mustReport(s.lease(time.Minute), success()) } // two events
 	s.rises(tries, labels{"result": "acknowledged"}, 2, work)
 	s.rises("leasehold_outbox_publish_duration_seconds", nil, 2, work)
+	s.published()
 
-	s.sink.mu.Lock()
+	open := s.sink.shut(s.t)
 	came := s.sink.came.Load()
 	work()
 	eventually(s.t, "a request at the sink", func() bool { return s.sink.came.Load() > came })
-	s.becomes(publishing, labels{"status": "PUBLISHING"}, "2", equals(2))
+	s.becomes(publishing, labels{"status": "PUBLISHING"}, "some", above(0))
 	s.becomes("leasehold_outbox_oldest_unsent_age_seconds", nil, "some", above(0))
 	s.rises("leasehold_outbox_lost_claims_total", nil, 1, func() {
-		s.exec("UPDATE outbox_heads SET claim_id = gen_random_uuid()")
-		s.sink.mu.Unlock()
+		eventually(s.t, "a claim to take over", func() bool {
+			return s.exec("UPDATE outbox_heads SET claim_id = gen_random_uuid() WHERE claim_expires_at > now()") == 1
+		})
+		open()
 	})
 	// The other's claim is over: this relay takes it up again.
 	s.exec("UPDATE outbox_heads SET claim_expires_at = now() - interval '1 second'")
+	s.published()
 	s.becomes(publishing, labels{"status": "PUBLISHING"}, "0", equals(0))
 	s.becomes("leasehold_outbox_oldest_unsent_age_seconds", nil, "0", equals(0))
 
@@ -295,6 +315,16 @@ func (s *scenario) outbox() {
 	s.sink.status.Store(http.StatusServiceUnavailable)
 	work()
 	s.becomes(tries, labels{"result": "failed"}, "some", above(0))
+}
+
+// published waits until nothing waits for the sink.
+func (s *scenario) published() {
+	s.t.Helper()
+	s.await("all events are published", func() bool {
+		var left int
+		err := s.sql.QueryRow(s.ctx, "SELECT count(*) FROM outbox_heads").Scan(&left)
+		return err == nil && left == 0
+	})
 }
 
 // transactions: one that is left open holds a row for which others wait in vain.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -91,21 +92,40 @@ func (m *meter) rises(name string, want labels, by float64, cause func()) {
 	before, _ := m.value(name, want)
 	cause()
 	var now float64
-	eventually(m.p.t, name+" rises", func() bool { now, _ = m.value(name, want); return now >= before+by })
+	m.await(name+" rises", func() bool { now, _ = m.value(name, want); return now >= before+by })
 	if now != before+by {
 		m.p.t.Errorf("%s%v rose from %g to %g, want by %g", name, want, before, now, by)
 	}
 	m.seen[name] = true
 }
 
+// grows fails the test unless what is caused makes a metric rise.
+func (m *meter) grows(name string, want labels, cause func()) {
+	m.p.t.Helper()
+	before, _ := m.value(name, want)
+	cause()
+	m.becomes(name, want, "more", above(before))
+}
+
 // becomes waits until a metric has a value that is as wanted.
 func (m *meter) becomes(name string, want labels, what string, ok func(v float64) bool) {
 	m.p.t.Helper()
-	eventually(m.p.t, name+" becomes "+what, func() bool {
+	m.await(fmt.Sprintf("%s%v becomes %s", name, want, what), func() bool {
 		v, found := m.value(name, want)
 		return found && ok(v)
 	})
 	m.seen[name] = true
+}
+
+// await is patient: what is read from a slow database is read seldom.
+func (m *meter) await(what string, ok func() bool) {
+	m.p.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	m.p.t.Fatalf("never happened: %s", what)
 }
 
 func equals(want float64) func(float64) bool { return func(v float64) bool { return v == want } }
