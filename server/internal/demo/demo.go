@@ -80,6 +80,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err == nil {
 		err = d.play(playing)
 	}
+	if playing.Err() != nil {
+		err = context.Cause(playing) // It says more than what failed for it.
+	}
 	var t *tally
 	if d.shop != nil && ctx.Err() == nil {
 		counting, cancel := context.WithTimeout(ctx, countLimit)
@@ -125,10 +128,7 @@ func (d *demo) play(ctx context.Context) error {
 		defer curtain()
 		return d.story(playing)
 	})
-	if err := acts.Wait(); err != nil {
-		return errors.Join(err, context.Cause(ctx))
-	}
-	return nil
+	return acts.Wait()
 }
 
 // story is the main thread.
@@ -151,13 +151,14 @@ func (d *demo) story(ctx context.Context) error {
 		return err
 	}
 	d.tell("%d are sent; %s is killed (SIGKILL)", all/10, d.replicas[deadReplica].name)
-	if err := d.await(ctx, d.sent, all*3/10); err != nil {
+	text, err := d.workers[deadWorker].line(ctx)
+	if err != nil {
 		return err
 	}
 	if err := d.workers[deadWorker].kill(); err != nil {
 		return err
 	}
-	d.tell("%d are sent; %s is killed (SIGKILL) with what it had in hand", all*3/10, d.workers[deadWorker].name)
+	d.tell("%s has sent %s and not yet reported it; it is killed (SIGKILL)", d.workers[deadWorker].name, strings.TrimPrefix(text, delivered+" "))
 	if err := d.await(ctx, d.issued, all); err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func (d *demo) enqueue(ctx context.Context) error {
 	return nil
 }
 
-// freeze stops the careless worker while it holds a lease, until another has done its work,
+// freeze stops a worker while it holds a lease, until another has done its work,
 // and sees it wake up.
 func (d *demo) freeze(ctx context.Context) error {
 	p := d.workers[sleeper]

@@ -136,10 +136,16 @@ func (s *stage) startWorkers(context.Context) error {
 	for i := range workerCount {
 		own := i % replicaCount
 		addresses := append(append([]string(nil), s.addresses[own:]...), s.addresses[:own]...)
-		args := []string{"demo-worker", "--name=" + fmt.Sprintf("worker-%d", i+1), "--replicas=" + strings.Join(addresses, ","), "--pace=" + s.cfg.pace().String()}
-		if i == sleeper {
+		args := []string{
+			"demo-worker", fmt.Sprintf("--name=worker-%d", i+1), "--replicas=" + strings.Join(addresses, ","), "--pace=" + s.cfg.pace().String(),
 			// At a third of its share: late enough to be in the middle, and sure to come.
-			args = append(args, fmt.Sprintf("--careless=%d", s.cfg.Coupons/workerCount/3))
+			fmt.Sprintf("--at=%d", s.cfg.Coupons/workerCount/3),
+		}
+		switch i {
+		case sleeper:
+			args = append(args, "--fate="+FateSleep)
+		case deadWorker:
+			args = append(args, "--fate="+FateDie)
 		}
 		p, err := startProcess(s.cfg.Program, s.folder, fmt.Sprintf("worker-%d", i+1), env, args...)
 		if err != nil {
