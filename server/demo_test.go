@@ -65,7 +65,7 @@ func TestDemo_LeavesNoProcess(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = cmd.Process.Kill() })
 			lines := bufio.NewScanner(stdout)
-			for lines.Scan() && !strings.Contains(lines.Text(), "two producers") {
+			for lines.Scan() && !strings.Contains(lines.Text(), "3 replicas on") {
 			}
 			if n := len(processesWith(t, mark)); n != 10 {
 				t.Errorf("%d processes run, want the demo, 3 replicas and 6 workers", n)
