@@ -63,8 +63,7 @@ type demo struct {
 	setTime time.Time // by the clock of PostgreSQL
 	shop    *shop
 	awake   chan struct{} // closed when the sleeper's late success was refused
-	calls   int
-	created int64
+	calls   int           // to enqueue
 
 	mu    sync.Mutex // guards the story's text
 	began time.Time
@@ -208,7 +207,7 @@ func (d *demo) enqueue(ctx context.Context) error {
 	if err := producers.Wait(); err != nil {
 		return err
 	}
-	d.calls, d.created = len(created)*len(d.coupons), created[0]+created[1]
+	d.calls = len(created) * len(d.coupons)
 	d.tell("two producers made %d calls: %d and %d of them created an execution, the others found it there",
 		d.calls, created[0], created[1])
 	return nil

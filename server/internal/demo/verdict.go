@@ -154,26 +154,36 @@ func numbers(ctx context.Context, db *pgxpool.Pool, query string) (map[string]in
 
 // ofServer counts the executions, and the refused late reports in all of their timelines.
 func (d *demo) ofServer(ctx context.Context) (executions, late int64, err error) {
+	ids, err := d.listExecutions(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
 	var refused atomic.Int64
 	looks, ctx := errgroup.WithContext(ctx)
 	looks.SetLimit(producing)
+	for _, id := range ids {
+		looks.Go(func() error {
+			n, err := d.lateReports(ctx, id)
+			refused.Add(n)
+			return err
+		})
+	}
+	err = looks.Wait()
+	return int64(len(ids)), refused.Load(), err
+}
+
+func (d *demo) listExecutions(ctx context.Context) (ids []string, err error) {
 	request := &leaseholdv1.ListExecutionsRequest{Name: executionName, PageSize: 1000}
 	for {
 		page, err := d.shop.executions.ListExecutions(ctx, request)
 		if err != nil {
-			return 0, 0, fmt.Errorf("list executions: %w", err)
+			return nil, fmt.Errorf("list executions: %w", err)
 		}
 		for _, execution := range page.GetExecutions() {
-			executions++
-			looks.Go(func() error {
-				n, err := d.lateReports(ctx, execution.GetId())
-				refused.Add(n)
-				return err
-			})
+			ids = append(ids, execution.GetId())
 		}
 		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
-			err := looks.Wait()
-			return executions, refused.Load(), err
+			return ids, nil
 		}
 	}
 }
