@@ -10,14 +10,12 @@ import (
 )
 
 type demoCommand struct {
-	Coupons int `default:"2000" help:"Coupons to send; 100 to 100000."`
+	Coupons int `default:"2000" help:"Coupons to send; 100 to 5000."`
 }
-
-const mostCoupons = 100_000
 
 // Validate is called when the command was parsed.
 func (c *demoCommand) Validate() error {
-	return checkNumber("coupons", c.Coupons, demo.FewestCoupons, mostCoupons)
+	return checkNumber("coupons", c.Coupons, demo.FewestCoupons, demo.MostCoupons)
 }
 
 // Run plays the demo. stdout carries its story, whose last line is the verdict.

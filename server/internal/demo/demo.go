@@ -18,19 +18,25 @@ import (
 
 // Config says how large the demo is, and what it is made of.
 type Config struct {
-	Coupons int       // how many, FewestCoupons or more
+	Coupons int       // how many, FewestCoupons to MostCoupons
 	Program string    // path of the program `leasehold`
 	Out     io.Writer // takes the story and the verdict
 	Err     io.Writer // takes what is told of an installation of PostgreSQL
 }
 
-// FewestCoupons is how many there must be for everything to happen in the middle.
-const FewestCoupons = 100
+// How many coupons there may be: enough for everything to happen in the middle, and not too
+// many for the time.
+const (
+	FewestCoupons = 100
+	MostCoupons   = 5000
+)
 
 const (
 	limit      = 95 * time.Second // of the story, all of it
 	countLimit = 10 * time.Second
 	look       = 20 * time.Millisecond // between two looks at a table
+
+	campaign = "spring"
 
 	// Sending takes about so long, whatever the number of coupons.
 	sendingTime = 8 * time.Second
@@ -172,13 +178,13 @@ func (d *demo) story(ctx context.Context) error {
 
 // ask writes down which coupons there are to be, before anything else.
 func (d *demo) ask(ctx context.Context) error {
+	var customers []string
 	for i := range d.cfg.Coupons {
-		d.coupons = append(d.coupons, Coupon{Campaign: "spring", Customer: fmt.Sprintf("customer-%04d", i+1)})
+		customers = append(customers, fmt.Sprintf("customer-%04d", i+1))
+		d.coupons = append(d.coupons, Coupon{Campaign: campaign, Customer: customers[i]})
 	}
 	lead := leadTime + time.Duration(len(d.coupons))*leadCoupon
-	const statement = `
-		INSERT INTO asked SELECT 'spring', 'customer-' || to_char(n, 'FM0000') FROM generate_series(1, $1::int) AS n`
-	if _, err := d.shopDB.Exec(ctx, statement, len(d.coupons)); err != nil {
+	if _, err := d.shopDB.Exec(ctx, `INSERT INTO asked SELECT $1, unnest($2::text[])`, campaign, customers); err != nil {
 		return fmt.Errorf("ask for coupons: %w", err)
 	}
 	if err := d.shopDB.QueryRow(ctx, `SELECT now() + $1::interval`, lead).Scan(&d.setTime); err != nil {
