@@ -10,14 +10,12 @@ import (
 )
 
 type demoCommand struct {
-	Coupons int `default:"2000" help:"Coupons to send; 100 to 100000."`
+	Coupons int `default:"2000" help:"Coupons to send; 100 to 5000."`
 }
-
-const mostCoupons = 100_000
 
 // Validate is called when the command was parsed.
 func (c *demoCommand) Validate() error {
-	return checkNumber("coupons", c.Coupons, demo.FewestCoupons, mostCoupons)
+	return checkNumber("coupons", c.Coupons, demo.FewestCoupons, demo.MostCoupons)
 }
 
 // Run plays the demo. stdout carries its story, whose last line is the verdict.
@@ -35,14 +33,15 @@ type demoWorkerCommand struct {
 	Replicas []string      `required:"" help:"Addresses of the servers."`
 	Mailbox  string        `required:"" help:"URL of the mail provider's database."`
 	Pace     time.Duration `required:"" help:"Time that a coupon takes."`
-	Careless int           `default:"0" help:"Which of its coupons it treats carelessly; 0: none."`
+	Fate     string        `enum:",sleep,die" default:"" help:"What happens to it: sleep, die, or nothing."`
+	At       int64         `default:"0" help:"With which of its coupons, from 1."`
 	Log      logSettings   `embed:"" prefix:"log-"`
 }
 
 // Run works until ctx ends.
 func (c *demoWorkerCommand) Run(ctx context.Context, to console) error {
 	return demo.Work(ctx, demo.WorkerConfig{
-		Name: c.Name, Replicas: c.Replicas, Mailbox: c.Mailbox, Pace: c.Pace, Careless: c.Careless,
+		Name: c.Name, Replicas: c.Replicas, Mailbox: c.Mailbox, Pace: c.Pace, Fate: c.Fate, At: c.At,
 		Out: to.out, Logger: c.Log.logger(to.err),
 	})
 }

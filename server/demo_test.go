@@ -35,7 +35,7 @@ func TestDemo(t *testing.T) {
 	if last := lines[len(lines)-1]; !verdict.MatchString(last) {
 		t.Errorf("the last line is %q; the story:\n%s", last, text)
 	}
-	for _, told := range []string{"replica-1 is killed (SIGKILL)", "worker-2 is killed (SIGKILL)", "it is frozen (SIGSTOP)", "stale fencing token", "the server has refused it"} {
+	for _, told := range []string{"replica-1 is killed (SIGKILL)", "not yet reported it; it is killed (SIGKILL)", "it is frozen (SIGSTOP)", "stale fencing token", "the server has refused it"} {
 		if !strings.Contains(text, told) {
 			t.Errorf("the story does not tell that %q:\n%s", told, text)
 		}
@@ -65,7 +65,7 @@ func TestDemo_LeavesNoProcess(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = cmd.Process.Kill() })
 			lines := bufio.NewScanner(stdout)
-			for lines.Scan() && !strings.Contains(lines.Text(), "two producers") {
+			for lines.Scan() && !strings.Contains(lines.Text(), "3 replicas on") {
 			}
 			if n := len(processesWith(t, mark)); n != 10 {
 				t.Errorf("%d processes run, want the demo, 3 replicas and 6 workers", n)

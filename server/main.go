@@ -3,8 +3,9 @@
 // imports it. main.go has the commands, settings.go what can be set, run.go puts the parts
 // together.
 //
-// stdout carries one line, when the server is ready; logs and hints go to stderr. The status
-// is 0 after an end that was asked for, 1 after a failure, 2 if a setting is wrong.
+// stdout carries one line, when the server is ready, and of `demo` its story; logs and hints go
+// to stderr. The status is 0 after an end that was asked for, 1 after a failure, 2 if a setting
+// is wrong.
 package main
 
 import (

@@ -18,19 +18,25 @@ import (
 
 // Config says how large the demo is, and what it is made of.
 type Config struct {
-	Coupons int       // how many, FewestCoupons or more
+	Coupons int       // how many, FewestCoupons to MostCoupons
 	Program string    // path of the program `leasehold`
 	Out     io.Writer // takes the story and the verdict
 	Err     io.Writer // takes what is told of an installation of PostgreSQL
 }
 
-// FewestCoupons is how many there must be for everything to happen in the middle.
-const FewestCoupons = 100
+// How many coupons there may be: enough for everything to happen in the middle, and not too
+// many for the time.
+const (
+	FewestCoupons = 100
+	MostCoupons   = 5000
+)
 
 const (
 	limit      = 95 * time.Second // of the story, all of it
 	countLimit = 10 * time.Second
 	look       = 20 * time.Millisecond // between two looks at a table
+
+	campaign = "spring"
 
 	// Sending takes about so long, whatever the number of coupons.
 	sendingTime = 8 * time.Second
@@ -63,8 +69,7 @@ type demo struct {
 	setTime time.Time // by the clock of PostgreSQL
 	shop    *shop
 	awake   chan struct{} // closed when the sleeper's late success was refused
-	calls   int
-	created int64
+	calls   int           // to enqueue
 
 	mu    sync.Mutex // guards the story's text
 	began time.Time
@@ -79,6 +84,9 @@ func Run(ctx context.Context, cfg Config) error {
 	err := d.setUp(playing)
 	if err == nil {
 		err = d.play(playing)
+	}
+	if playing.Err() != nil {
+		err = context.Cause(playing) // It says more than what failed for it.
 	}
 	var t *tally
 	if d.shop != nil && ctx.Err() == nil {
@@ -125,10 +133,7 @@ func (d *demo) play(ctx context.Context) error {
 		defer curtain()
 		return d.story(playing)
 	})
-	if err := acts.Wait(); err != nil {
-		return errors.Join(err, context.Cause(ctx))
-	}
-	return nil
+	return acts.Wait()
 }
 
 // story is the main thread.
@@ -151,13 +156,14 @@ func (d *demo) story(ctx context.Context) error {
 		return err
 	}
 	d.tell("%d are sent; %s is killed (SIGKILL)", all/10, d.replicas[deadReplica].name)
-	if err := d.await(ctx, d.sent, all*3/10); err != nil {
+	text, err := d.workers[deadWorker].line(ctx)
+	if err != nil {
 		return err
 	}
 	if err := d.workers[deadWorker].kill(); err != nil {
 		return err
 	}
-	d.tell("%d are sent; %s is killed (SIGKILL) with what it had in hand", all*3/10, d.workers[deadWorker].name)
+	d.tell("%s has sent %s and not yet reported it; it is killed (SIGKILL)", d.workers[deadWorker].name, strings.TrimPrefix(text, delivered+" "))
 	if err := d.await(ctx, d.issued, all); err != nil {
 		return err
 	}
@@ -172,13 +178,13 @@ func (d *demo) story(ctx context.Context) error {
 
 // ask writes down which coupons there are to be, before anything else.
 func (d *demo) ask(ctx context.Context) error {
+	var customers []string
 	for i := range d.cfg.Coupons {
-		d.coupons = append(d.coupons, Coupon{Campaign: "spring", Customer: fmt.Sprintf("customer-%04d", i+1)})
+		customers = append(customers, fmt.Sprintf("customer-%04d", i+1))
+		d.coupons = append(d.coupons, Coupon{Campaign: campaign, Customer: customers[i]})
 	}
 	lead := leadTime + time.Duration(len(d.coupons))*leadCoupon
-	const statement = `
-		INSERT INTO asked SELECT 'spring', 'customer-' || to_char(n, 'FM0000') FROM generate_series(1, $1::int) AS n`
-	if _, err := d.shopDB.Exec(ctx, statement, len(d.coupons)); err != nil {
+	if _, err := d.shopDB.Exec(ctx, `INSERT INTO asked SELECT $1, unnest($2::text[])`, campaign, customers); err != nil {
 		return fmt.Errorf("ask for coupons: %w", err)
 	}
 	if err := d.shopDB.QueryRow(ctx, `SELECT now() + $1::interval`, lead).Scan(&d.setTime); err != nil {
@@ -207,13 +213,13 @@ func (d *demo) enqueue(ctx context.Context) error {
 	if err := producers.Wait(); err != nil {
 		return err
 	}
-	d.calls, d.created = len(created)*len(d.coupons), created[0]+created[1]
+	d.calls = len(created) * len(d.coupons)
 	d.tell("two producers made %d calls: %d and %d of them created an execution, the others found it there",
 		d.calls, created[0], created[1])
 	return nil
 }
 
-// freeze stops the careless worker while it holds a lease, until another has done its work,
+// freeze stops a worker while it holds a lease, until another has done its work,
 // and sees it wake up.
 func (d *demo) freeze(ctx context.Context) error {
 	p := d.workers[sleeper]

@@ -20,6 +20,10 @@ CREATE TABLE messages (
     sent_at       timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX messages_key ON messages (key);
+CREATE TABLE repeats (
+    key           text   NOT NULL,
+    lease_version bigint NOT NULL
+);
 CREATE TABLE refusals (
     key           text   NOT NULL,
     lease_version bigint NOT NULL,
@@ -48,8 +52,11 @@ func (m mailbox) deliver(ctx context.Context, coupon Coupon, leaseVersion int64)
 		if err := consumer.Fence(ctx, tx, coupon.Key(), leaseVersion); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO messages (key, lease_version)
+		tag, err := tx.Exec(ctx, `INSERT INTO messages (key, lease_version)
 			SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM messages WHERE key = $1)`, coupon.Key(), leaseVersion)
+		if err == nil && tag.RowsAffected() == 0 {
+			_, err = tx.Exec(ctx, `INSERT INTO repeats VALUES ($1, $2)`, coupon.Key(), leaseVersion)
+		}
 		return err
 	})
 	var stale *consumer.StaleTokenError

@@ -37,6 +37,10 @@ func TestDeliver_OnceByKey(t *testing.T) {
 	if err != nil || len(sent) != 1 || sent[coupon.Key()] != 1 {
 		t.Errorf("messages: %v, %v, want one", sent, err)
 	}
+	repeats, err := numbers(t.Context(), box.db, `SELECT key, count(*) FROM repeats GROUP BY key`)
+	if err != nil || repeats[coupon.Key()] == 0 {
+		t.Errorf("repeats: %v, %v, want some", repeats, err)
+	}
 	refused, err := numbers(t.Context(), box.db, `SELECT key, count(*) FROM refusals WHERE newest > lease_version GROUP BY key`)
 	if err != nil || refused[coupon.Key()] == 0 {
 		t.Errorf("refusals: %v, %v, want some", refused, err)

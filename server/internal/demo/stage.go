@@ -59,7 +59,10 @@ func (s *stage) startStores(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.pg, err = devpg.Start(ctx, devpg.Config{Ephemeral: true, Binaries: binaries}); err != nil {
+	// Not waiting for the disk makes no difference to what is shown: neither PostgreSQL nor the
+	// machine is killed.
+	settings := map[string]string{"fsync": "off", "full_page_writes": "off"}
+	if s.pg, err = devpg.Start(ctx, devpg.Config{Ephemeral: true, Binaries: binaries, Settings: settings}); err != nil {
 		return err
 	}
 	s.broker, err = startBroker(s.folder)
@@ -136,10 +139,16 @@ func (s *stage) startWorkers(context.Context) error {
 	for i := range workerCount {
 		own := i % replicaCount
 		addresses := append(append([]string(nil), s.addresses[own:]...), s.addresses[:own]...)
-		args := []string{"demo-worker", "--name=" + fmt.Sprintf("worker-%d", i+1), "--replicas=" + strings.Join(addresses, ","), "--pace=" + s.cfg.pace().String()}
-		if i == sleeper {
+		args := []string{
+			"demo-worker", fmt.Sprintf("--name=worker-%d", i+1), "--replicas=" + strings.Join(addresses, ","), "--pace=" + s.cfg.pace().String(),
 			// At a third of its share: late enough to be in the middle, and sure to come.
-			args = append(args, fmt.Sprintf("--careless=%d", s.cfg.Coupons/workerCount/3))
+			fmt.Sprintf("--at=%d", s.cfg.Coupons/workerCount/3),
+		}
+		switch i {
+		case sleeper:
+			args = append(args, "--fate="+FateSleep)
+		case deadWorker:
+			args = append(args, "--fate="+FateDie)
 		}
 		p, err := startProcess(s.cfg.Program, s.folder, fmt.Sprintf("worker-%d", i+1), env, args...)
 		if err != nil {

@@ -26,6 +26,7 @@ type tally struct {
 	doubled     int64 // issued or sent once too often, or without being asked for
 	refusedLate int64 // in all timelines
 	fenced      int64 // stale writes that the mailbox refused
+	resent      int64 // messages that the mailbox had by their key
 	redelivered int64 // events that the inbox ignored
 }
 
@@ -45,6 +46,7 @@ func (t *tally) failures() (found []string) {
 		{t.early == 0, "messages were sent before the set time"},
 		{t.refusedLate > 0, "no late report was refused"},
 		{t.fenced > 0, "the fence has refused nobody"},
+		{t.resent > 0, "nobody sent again what a dead worker had sent"},
 		{t.redelivered > 0, "no event came again"},
 	} {
 		if !must.holds {
@@ -69,6 +71,7 @@ func conclude(to io.Writer, t *tally, err error) error {
 		{"executions", t.executions},
 		{"issued: facts in the shop", t.issued},
 		{"sent: messages in the mailbox, by key", t.sent},
+		{"sent again, and known by their key", t.resent},
 		{"late reports that the server refused", t.refusedLate},
 		{"stale writes that the fence refused", t.fenced},
 		{"redelivered events that the inbox ignored", t.redelivered},
@@ -106,8 +109,8 @@ func (d *demo) count(ctx context.Context) (*tally, error) {
 		calls: int64(d.calls), redelivered: d.shop.repeated.Load(),
 	}
 	t.lost, t.doubled = compare(asked, issued, sent)
-	err = d.mailbox.db.QueryRow(ctx, `SELECT (SELECT count(*) FROM messages WHERE sent_at < $1), (SELECT count(*) FROM refusals)`, d.setTime).
-		Scan(&t.early, &t.fenced)
+	err = d.mailbox.db.QueryRow(ctx, `SELECT (SELECT count(*) FROM messages WHERE sent_at < $1),
+		(SELECT count(*) FROM refusals), (SELECT count(*) FROM repeats)`, d.setTime).Scan(&t.early, &t.fenced, &t.resent)
 	if err != nil {
 		return nil, fmt.Errorf("count in the mailbox: %w", err)
 	}
@@ -151,26 +154,36 @@ func numbers(ctx context.Context, db *pgxpool.Pool, query string) (map[string]in
 
 // ofServer counts the executions, and the refused late reports in all of their timelines.
 func (d *demo) ofServer(ctx context.Context) (executions, late int64, err error) {
+	ids, err := d.listExecutions(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
 	var refused atomic.Int64
 	looks, ctx := errgroup.WithContext(ctx)
 	looks.SetLimit(producing)
+	for _, id := range ids {
+		looks.Go(func() error {
+			n, err := d.lateReports(ctx, id)
+			refused.Add(n)
+			return err
+		})
+	}
+	err = looks.Wait()
+	return int64(len(ids)), refused.Load(), err
+}
+
+func (d *demo) listExecutions(ctx context.Context) (ids []string, err error) {
 	request := &leaseholdv1.ListExecutionsRequest{Name: executionName, PageSize: 1000}
 	for {
 		page, err := d.shop.executions.ListExecutions(ctx, request)
 		if err != nil {
-			return 0, 0, fmt.Errorf("list executions: %w", err)
+			return nil, fmt.Errorf("list executions: %w", err)
 		}
 		for _, execution := range page.GetExecutions() {
-			executions++
-			looks.Go(func() error {
-				n, err := d.lateReports(ctx, execution.GetId())
-				refused.Add(n)
-				return err
-			})
+			ids = append(ids, execution.GetId())
 		}
 		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
-			err := looks.Wait()
-			return executions, refused.Load(), err
+			return ids, nil
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func good() tally {
-	return tally{asked: 2000, calls: 4000, executions: 2000, issued: 2000, sent: 2000, refusedLate: 1, fenced: 1, redelivered: 3}
+	return tally{asked: 2000, calls: 4000, executions: 2000, issued: 2000, sent: 2000, refusedLate: 1, fenced: 1, resent: 1, redelivered: 3}
 }
 
 func TestConclude_Ok(t *testing.T) {
@@ -40,6 +40,7 @@ func TestConclude_Failed(t *testing.T) {
 		"early":        {func(n *tally) { n.early = 1 }, nil, "verdict failed "},
 		"nobody late":  {func(n *tally) { n.refusedLate = 0 }, nil, "verdict failed issued 2000 lost 0 doubled 0 refused_late 0 redelivered 3\n"},
 		"no stale":     {func(n *tally) { n.fenced = 0 }, nil, "verdict failed "},
+		"no resend":    {func(n *tally) { n.resent = 0 }, nil, "verdict failed "},
 		"no repeat":    {func(n *tally) { n.redelivered = 0 }, nil, "verdict failed issued 2000 lost 0 doubled 0 refused_late 1 redelivered 0\n"},
 		"nothing":      {func(n *tally) { *n = tally{} }, nil, "verdict failed issued 0 "},
 		"not finished": {func(*tally) {}, broken, "verdict failed issued 2000 lost 0 doubled 0 refused_late 1 redelivered 3\n"},

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"os/signal"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,15 +32,23 @@ type WorkerConfig struct {
 	Replicas []string // addresses, in the order of preference
 	Mailbox  string   // URL of the mail provider's database
 	Pace     time.Duration
-	Careless int       // which of its coupons it treats carelessly, from 1; 0: none
+	Fate     string    // what happens to it: FateSleep, FateDie, or nothing
+	At       int64     // with which of its coupons, from 1
 	Out      io.Writer // what the demo reads
 	Logger   *slog.Logger
 }
 
+// The fates of workers.
+const (
+	FateSleep = "sleep"
+	FateDie   = "die"
+)
+
 // mailer is a worker's work.
 type mailer struct {
 	mailbox mailbox
-	pace    time.Duration
+	cfg     WorkerConfig
+	begun   atomic.Int64 // coupons
 }
 
 // Work is the life of a worker process: it sends coupons until ctx ends.
@@ -47,18 +58,18 @@ func Work(ctx context.Context, cfg WorkerConfig) error {
 		return err
 	}
 	defer box.close()
-	m := mailer{mailbox: box, pace: cfg.Pace}
-	send, options := m.send, []grpc.DialOption(nil)
-	if cfg.Careless > 0 {
-		send, options = m.carelessly(cfg.Careless, cfg.Out), []grpc.DialOption{withoutRenewals()}
+	var options []grpc.DialOption
+	if cfg.Fate == FateSleep {
+		options = append(options, withoutRenewals())
 	}
 	conn, err := dial(cfg.Replicas, 0, options...)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	m := &mailer{mailbox: box, cfg: cfg}
 	w := worker.New(worker.Config{Conn: conn, Name: cfg.Name, Slots: slots, LeaseDuration: leaseDuration, Logger: cfg.Logger})
-	worker.Handle(w, capability, send)
+	worker.Handle(w, capability, m.handle)
 	return w.Run(ctx)
 }
 
@@ -68,7 +79,7 @@ type receipt struct {
 }
 
 // send is a handler as it should be: it passes its context on, and brings its lease version.
-func (m mailer) send(ctx context.Context, job *worker.Job[Coupon]) (receipt, error) {
+func (m *mailer) send(ctx context.Context, job *worker.Job[Coupon]) (receipt, error) {
 	if err := m.print(ctx); err != nil {
 		return receipt{}, err
 	}
@@ -79,33 +90,53 @@ func (m mailer) send(ctx context.Context, job *worker.Job[Coupon]) (receipt, err
 }
 
 // print is the work that takes time.
-func (m mailer) print(ctx context.Context) error {
+func (m *mailer) print(ctx context.Context) error {
 	select {
-	case <-time.After(m.pace):
+	case <-time.After(m.cfg.Pace):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// carelessly is send, but once it does everything wrong: it loses its lease in the middle, for
-// it is frozen, hears of that, sends all the same, and reports a success. What stops it is the
-// fence, and then the server.
-func (m mailer) carelessly(nth int, out io.Writer) func(context.Context, *worker.Job[Coupon]) (receipt, error) {
-	var jobs atomic.Int64
-	return func(ctx context.Context, job *worker.Job[Coupon]) (receipt, error) {
-		if jobs.Add(1) != int64(nth) {
-			return m.send(ctx, job)
-		}
-		fmt.Fprintln(out, holding, job.Input.Key(), job.ExecutionID(), job.LeaseVersion())
-		<-ctx.Done() // Here it is frozen.
-		err := m.mailbox.deliver(context.WithoutCancel(ctx), job.Input, job.LeaseVersion())
-		fmt.Fprintln(out, delivered, err)
-		return receipt{SentTo: job.Input.Customer}, nil
+// handle is send, but for the one coupon with which the worker meets its fate.
+func (m *mailer) handle(ctx context.Context, job *worker.Job[Coupon]) (receipt, error) {
+	switch nth := m.begun.Add(1); {
+	case nth == m.cfg.At && m.cfg.Fate == FateSleep:
+		return m.sleepwalk(ctx, job), nil
+	case nth == m.cfg.At && m.cfg.Fate == FateDie:
+		return m.die(ctx, job)
+	default:
+		return m.send(ctx, job)
 	}
 }
 
-// The words that begin the lines of the careless worker.
+// sleepwalk does everything wrong: the worker loses its lease in the middle, for it is frozen,
+// hears of that, sends all the same, and reports a success. What stops it is the fence, and
+// then the server.
+func (m *mailer) sleepwalk(ctx context.Context, job *worker.Job[Coupon]) receipt {
+	woken := make(chan os.Signal, 1)
+	signal.Notify(woken, syscall.SIGCONT)
+	defer signal.Stop(woken)
+	fmt.Fprintln(m.cfg.Out, holding, job.Input.Key(), job.ExecutionID(), job.LeaseVersion())
+	<-woken // Here it is frozen, until long after its lease.
+	<-ctx.Done()
+	err := m.mailbox.deliver(context.WithoutCancel(ctx), job.Input, job.LeaseVersion())
+	fmt.Fprintln(m.cfg.Out, delivered, err)
+	return receipt{SentTo: job.Input.Customer}
+}
+
+// die is killed at the worst moment: when the message is sent, and nobody knows.
+func (m *mailer) die(ctx context.Context, job *worker.Job[Coupon]) (receipt, error) {
+	if err := m.mailbox.deliver(ctx, job.Input, job.LeaseVersion()); err != nil {
+		return receipt{}, err
+	}
+	fmt.Fprintln(m.cfg.Out, delivered, job.Input.Key())
+	<-ctx.Done() // Here it is killed.
+	return receipt{}, context.Cause(ctx)
+}
+
+// The words that begin the lines of a worker with a fate.
 const (
 	holding   = "holding"
 	delivered = "delivered"
