@@ -32,7 +32,8 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	defer listener.Close()
 
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(), Logger: log,
+		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(),
+		SessionTimeout: cfg.SessionTimeout, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
-	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service})
+	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service, Operators: service, Fleet: store})
 	if err != nil {
 		return err
 	}

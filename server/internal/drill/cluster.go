@@ -26,6 +26,8 @@ type Config struct {
 	SweepInterval time.Duration // default 100 ms
 	MaxConns      int           // of each replica's pool; default 6
 	Logger        *slog.Logger  // default: none
+	// SessionTimeout is after how long a silent worker is not counted on; default 90 s.
+	SessionTimeout time.Duration
 }
 
 // Cluster is replicas of the service on one database, all in this process.
@@ -117,6 +119,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	r.client = &Client{
 		Executions: leaseholdv1.NewExecutionServiceClient(r.conn),
 		Workers:    leaseholdv1.NewWorkerServiceClient(r.conn),
+		Operators:  leaseholdv1.NewOperatorServiceClient(r.conn),
 	}
 	r.parts.Go(func() error { return r.service.Run(lasting) })
 	r.parts.Go(func() error { return r.api.Serve(r.listener) })
@@ -126,7 +129,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 // compose puts the parts together, as the server's composition root does.
 func (r *Replica) compose(ctx context.Context, c Config) error {
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Logger: c.Logger,
+		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Logger: c.Logger, SessionTimeout: c.SessionTimeout,
 	})
 	if err != nil {
 		return err
@@ -146,7 +149,7 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	}
 	r.service = scheduler.New(scheduler.Config{Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger})
 	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
-		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
+		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service, Operators: r.service, Fleet: r.Store,
 	})
 	if err != nil {
 		return err

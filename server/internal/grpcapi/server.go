@@ -56,6 +56,8 @@ type Deps struct {
 	Queries    Queries
 	Sessions   Sessions
 	Leases     Leases
+	Operators  Operators
+	Fleet      Fleet
 }
 
 // Server serves every service of the wire contract, health and reflection on one port.
@@ -87,6 +89,9 @@ func New(config Config, deps Deps) (*Server, error) {
 	leaseholdv1.RegisterWorkerServiceServer(s.grpc, &workerService{
 		sessions: deps.Sessions, leases: deps.Leases, queries: deps.Queries,
 		config: config, check: check, failures: failures,
+	})
+	leaseholdv1.RegisterOperatorServiceServer(s.grpc, &operatorService{
+		operators: deps.Operators, fleet: deps.Fleet, maxMessage: config.MaxMessageBytes,
 	})
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)

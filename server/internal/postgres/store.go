@@ -29,6 +29,10 @@ var (
 	_ scheduler.ControlStore  = (*Store)(nil)
 	_ scheduler.QueryStore    = (*Store)(nil)
 	_ scheduler.SweepStore    = (*Store)(nil)
+
+	_ scheduler.SteeringStore     = (*Store)(nil)
+	_ scheduler.InterventionStore = (*Store)(nil)
+	_ scheduler.FleetStore        = (*Store)(nil)
 )
 
 // Config says where the database is and what is written.
@@ -39,7 +43,9 @@ type Config struct {
 	// 0: the timeline is asked for. It must grow with each promotion of a standby.
 	Epoch  int64
 	Events []task.EventType // written to the outbox; none: no rows
-	Logger *slog.Logger
+	// SessionTimeout is how long a worker counts as capacity after its last sign of life; default 90 s.
+	SessionTimeout time.Duration
+	Logger         *slog.Logger
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -51,6 +57,8 @@ type Store struct {
 	epoch    int64
 	selected map[task.EventType]bool
 	counters Counters
+
+	sessionTimeout time.Duration
 
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
 }
@@ -67,7 +75,10 @@ type Counters struct {
 // Counters are the store's counters.
 func (s *Store) Counters() *Counters { return &s.counters }
 
-const defaultMaxConns = 10
+const (
+	defaultMaxConns       = 10
+	defaultSessionTimeout = 90 * time.Second
+)
 
 // Open connects. It does not wait for the database to be there: calls fail with
 // *scheduler.UnavailableError until it is.
@@ -89,7 +100,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
-		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)),
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), sessionTimeout: defaultSessionTimeout,
+	}
+	if c.SessionTimeout > 0 {
+		s.sessionTimeout = c.SessionTimeout
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

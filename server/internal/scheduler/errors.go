@@ -13,11 +13,12 @@ type Kind string
 
 // The kinds of things that can be missing.
 const (
-	KindExecution Kind = "EXECUTION"
-	KindStep      Kind = "STEP"
-	KindAttempt   Kind = "ATTEMPT"
-	KindWorker    Kind = "WORKER"
-	KindSession   Kind = "SESSION"
+	KindExecution  Kind = "EXECUTION"
+	KindStep       Kind = "STEP"
+	KindAttempt    Kind = "ATTEMPT"
+	KindWorker     Kind = "WORKER"
+	KindSession    Kind = "SESSION"
+	KindCapability Kind = "CAPABILITY"
 )
 
 // NotFoundError says that an id is unknown. For a session it means: register again.
