@@ -40,7 +40,8 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 
 	seen := telemetry.New(telemetry.Config{Version: version, Logger: log})
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(), Logger: log, Observer: seen.Transactions,
+		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(),
+		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: seen.Transactions,
 	})
 	if err != nil {
 		return err
@@ -65,6 +66,7 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log, Options: seen.ServerOptions(),
 	}, grpcapi.Deps{
 		Executions: service, Queries: store, Sessions: service, Leases: service, Watches: service,
+		Operators: service, Fleet: store,
 		Events: outbox.NewOperator(store.Outbox(), relay.Wake),
 	})
 	if err != nil {

@@ -22,7 +22,7 @@ CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namesp
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
-    s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
+    s.parent_bytes, s.output_bytes, s.checkpoint_bytes, c.paused,
     COALESCE(a.id, '00000000-0000-0000-0000-000000000000')::uuid AS attempt_id, COALESCE(a.number, 0)::integer AS number,
     COALESCE(a.round, 0)::integer AS round, COALESCE(a.state, '')::text AS attempt_state,
     COALESCE(a.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
@@ -114,3 +114,14 @@ CROSS JOIN LATERAL (
     FROM steps t WHERE t.execution_id = w.execution_id AND w.names ? t.name OFFSET 0) s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1;
+
+-- name: StepOfName :one
+-- A step by its name. Takes no lock; index (execution_id, ordinal), one execution's steps.
+SELECT id FROM steps WHERE execution_id = @execution_id AND name = @name::text;
+
+-- name: UnfinishedParents :many
+-- The parents that a step waits for, in the order of their declaration. Takes no lock; primary
+-- keys of step_edges and steps, and (step_id, number) of attempts: whether one runs.
+SELECT p.id, p.name, p.state, (EXISTS (SELECT FROM attempts a WHERE a.step_id = p.id AND a.number = p.attempts_ended + 1))::boolean AS running
+FROM step_edges e JOIN steps p ON p.id = e.parent_id
+WHERE e.child_id = @step_id AND p.state <> 'SUCCEEDED' ORDER BY p.ordinal LIMIT @most::integer;

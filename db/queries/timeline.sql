@@ -28,3 +28,7 @@ ORDER BY w.id, t.sequence;
 -- one execution's entries.
 SELECT t.milestone FROM timeline_entries t
 WHERE t.execution_id = @execution_id AND t.milestone LIKE 'r%/execution/reopened' AND t.details ->> 'request_id' = @request_id::text;
+
+-- name: MilestonesAt :many
+-- When milestones were reached, those that were. Takes no lock; unique index (execution_id, milestone).
+SELECT milestone, at FROM timeline_entries WHERE execution_id = @execution_id AND milestone = ANY(@milestones::text[]);

@@ -24,6 +24,153 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// StepReasonCode is what holds a step back, or else what it does.
+type StepReasonCode int32
+
+const (
+	// Not used by the service.
+	StepReasonCode_STEP_REASON_CODE_UNSPECIFIED StepReasonCode = 0
+	// It waits for parents that have not succeeded.
+	StepReasonCode_STEP_REASON_CODE_WAITING_FOR_PARENTS StepReasonCode = 1
+	// Its next attempt is not due yet.
+	StepReasonCode_STEP_REASON_CODE_DUE_LATER StepReasonCode = 2
+	// An operator has paused its capability.
+	StepReasonCode_STEP_REASON_CODE_CAPABILITY_PAUSED StepReasonCode = 3
+	// No live worker offers its capability.
+	StepReasonCode_STEP_REASON_CODE_NO_CAPABLE_WORKER StepReasonCode = 4
+	// Live workers offer its capability, but none on the node that it is pinned to.
+	StepReasonCode_STEP_REASON_CODE_NODE_UNAVAILABLE StepReasonCode = 5
+	// Every worker that can run it and is not drained has all its slots in use.
+	StepReasonCode_STEP_REASON_CODE_WORKERS_FULL StepReasonCode = 6
+	// Every worker that can run it is drained.
+	StepReasonCode_STEP_REASON_CODE_WORKERS_DRAINED StepReasonCode = 7
+	// Others come first, at least as many as there are free slots.
+	StepReasonCode_STEP_REASON_CODE_BEHIND_OTHERS StepReasonCode = 8
+	// Its execution is being stopped.
+	StepReasonCode_STEP_REASON_CODE_EXECUTION_CANCELING StepReasonCode = 9
+	// A worker has it.
+	StepReasonCode_STEP_REASON_CODE_RUNNING StepReasonCode = 10
+	// It has ended.
+	StepReasonCode_STEP_REASON_CODE_TERMINAL StepReasonCode = 11
+)
+
+// Enum value maps for StepReasonCode.
+var (
+	StepReasonCode_name = map[int32]string{
+		0:  "STEP_REASON_CODE_UNSPECIFIED",
+		1:  "STEP_REASON_CODE_WAITING_FOR_PARENTS",
+		2:  "STEP_REASON_CODE_DUE_LATER",
+		3:  "STEP_REASON_CODE_CAPABILITY_PAUSED",
+		4:  "STEP_REASON_CODE_NO_CAPABLE_WORKER",
+		5:  "STEP_REASON_CODE_NODE_UNAVAILABLE",
+		6:  "STEP_REASON_CODE_WORKERS_FULL",
+		7:  "STEP_REASON_CODE_WORKERS_DRAINED",
+		8:  "STEP_REASON_CODE_BEHIND_OTHERS",
+		9:  "STEP_REASON_CODE_EXECUTION_CANCELING",
+		10: "STEP_REASON_CODE_RUNNING",
+		11: "STEP_REASON_CODE_TERMINAL",
+	}
+	StepReasonCode_value = map[string]int32{
+		"STEP_REASON_CODE_UNSPECIFIED":         0,
+		"STEP_REASON_CODE_WAITING_FOR_PARENTS": 1,
+		"STEP_REASON_CODE_DUE_LATER":           2,
+		"STEP_REASON_CODE_CAPABILITY_PAUSED":   3,
+		"STEP_REASON_CODE_NO_CAPABLE_WORKER":   4,
+		"STEP_REASON_CODE_NODE_UNAVAILABLE":    5,
+		"STEP_REASON_CODE_WORKERS_FULL":        6,
+		"STEP_REASON_CODE_WORKERS_DRAINED":     7,
+		"STEP_REASON_CODE_BEHIND_OTHERS":       8,
+		"STEP_REASON_CODE_EXECUTION_CANCELING": 9,
+		"STEP_REASON_CODE_RUNNING":             10,
+		"STEP_REASON_CODE_TERMINAL":            11,
+	}
+)
+
+func (x StepReasonCode) Enum() *StepReasonCode {
+	p := new(StepReasonCode)
+	*p = x
+	return p
+}
+
+func (x StepReasonCode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StepReasonCode) Descriptor() protoreflect.EnumDescriptor {
+	return file_leasehold_v1_operator_service_proto_enumTypes[0].Descriptor()
+}
+
+func (StepReasonCode) Type() protoreflect.EnumType {
+	return &file_leasehold_v1_operator_service_proto_enumTypes[0]
+}
+
+func (x StepReasonCode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StepReasonCode.Descriptor instead.
+func (StepReasonCode) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{0}
+}
+
+// DueKind is what a step waits for that is due later.
+type DueKind int32
+
+const (
+	// Not used by the service.
+	DueKind_DUE_KIND_UNSPECIFIED DueKind = 0
+	// The start time of its execution, or its own start_delay.
+	DueKind_DUE_KIND_START DueKind = 1
+	// The pause before it is tried again.
+	DueKind_DUE_KIND_BACKOFF DueKind = 2
+	// The time until when its last worker has handed it back, or the pause before that is tried
+	// again.
+	DueKind_DUE_KIND_RELEASE DueKind = 3
+)
+
+// Enum value maps for DueKind.
+var (
+	DueKind_name = map[int32]string{
+		0: "DUE_KIND_UNSPECIFIED",
+		1: "DUE_KIND_START",
+		2: "DUE_KIND_BACKOFF",
+		3: "DUE_KIND_RELEASE",
+	}
+	DueKind_value = map[string]int32{
+		"DUE_KIND_UNSPECIFIED": 0,
+		"DUE_KIND_START":       1,
+		"DUE_KIND_BACKOFF":     2,
+		"DUE_KIND_RELEASE":     3,
+	}
+)
+
+func (x DueKind) Enum() *DueKind {
+	p := new(DueKind)
+	*p = x
+	return p
+}
+
+func (x DueKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DueKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_leasehold_v1_operator_service_proto_enumTypes[1].Descriptor()
+}
+
+func (DueKind) Type() protoreflect.EnumType {
+	return &file_leasehold_v1_operator_service_proto_enumTypes[1]
+}
+
+func (x DueKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DueKind.Descriptor instead.
+func (DueKind) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{1}
+}
+
 // OutboxEventStatus is how an event stands. PUBLISHED and SKIPPED are final.
 type OutboxEventStatus int32
 
@@ -78,11 +225,11 @@ func (x OutboxEventStatus) String() string {
 }
 
 func (OutboxEventStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_leasehold_v1_operator_service_proto_enumTypes[0].Descriptor()
+	return file_leasehold_v1_operator_service_proto_enumTypes[2].Descriptor()
 }
 
 func (OutboxEventStatus) Type() protoreflect.EnumType {
-	return &file_leasehold_v1_operator_service_proto_enumTypes[0]
+	return &file_leasehold_v1_operator_service_proto_enumTypes[2]
 }
 
 func (x OutboxEventStatus) Number() protoreflect.EnumNumber {
@@ -91,7 +238,2231 @@ func (x OutboxEventStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OutboxEventStatus.Descriptor instead.
 func (OutboxEventStatus) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{2}
+}
+
+// Worker is a worker as committed.
+type Worker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The same for the same namespace and name.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Its namespace.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Where it runs; empty if it did not say.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// Of its program; empty if it did not say.
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// What it offers.
+	Capabilities []string `protobuf:"bytes,6,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// How many attempts it can hold at once.
+	Slots int32 `protobuf:"varint,7,opt,name=slots,proto3" json:"slots,omitempty"`
+	// How many it holds: its live leases. More than slots after it came back with fewer.
+	SlotsInUse int32 `protobuf:"varint,8,opt,name=slots_in_use,json=slotsInUse,proto3" json:"slots_in_use,omitempty"`
+	// Its labels.
+	Labels map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The current session; empty if it has left.
+	SessionId string `protobuf:"bytes,10,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// True: it has a session and was seen within session_timeout. Only such a worker counts as
+	// capacity.
+	Live bool `protobuf:"varint,11,opt,name=live,proto3" json:"live,omitempty"`
+	// When it last gave a sign of life, to about 5 s.
+	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
+	// How long ago that is.
+	LastSeenAge *durationpb.Duration `protobuf:"bytes,13,opt,name=last_seen_age,json=lastSeenAge,proto3" json:"last_seen_age,omitempty"`
+	// When its current or last session was opened.
+	RegisterTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=register_time,json=registerTime,proto3" json:"register_time,omitempty"`
+	// True: it gets no new leases, by an operator's word or its own.
+	Drained bool `protobuf:"varint,15,opt,name=drained,proto3" json:"drained,omitempty"`
+	// True: it has drained itself, by DrainWorker; until it registers again.
+	DrainedByItself bool `protobuf:"varint,16,opt,name=drained_by_itself,json=drainedByItself,proto3" json:"drained_by_itself,omitempty"`
+	// The operators' drains that hold for it, the oldest first.
+	Drains []*WorkerDrain `protobuf:"bytes,17,rep,name=drains,proto3" json:"drains,omitempty"`
+	// Its live attempts, the oldest first, at most 1,000. Only in GetWorker.
+	Attempts []*WorkerAttempt `protobuf:"bytes,18,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	// True: it holds more than attempts has.
+	AttemptsCapped bool `protobuf:"varint,19,opt,name=attempts_capped,json=attemptsCapped,proto3" json:"attempts_capped,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Worker) Reset() {
+	*x = Worker{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Worker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Worker) ProtoMessage() {}
+
+func (x *Worker) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Worker.ProtoReflect.Descriptor instead.
+func (*Worker) Descriptor() ([]byte, []int) {
 	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Worker) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Worker) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Worker) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Worker) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Worker) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Worker) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Worker) GetSlots() int32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *Worker) GetSlotsInUse() int32 {
+	if x != nil {
+		return x.SlotsInUse
+	}
+	return 0
+}
+
+func (x *Worker) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Worker) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *Worker) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+func (x *Worker) GetLastSeenTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeenTime
+	}
+	return nil
+}
+
+func (x *Worker) GetLastSeenAge() *durationpb.Duration {
+	if x != nil {
+		return x.LastSeenAge
+	}
+	return nil
+}
+
+func (x *Worker) GetRegisterTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RegisterTime
+	}
+	return nil
+}
+
+func (x *Worker) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+func (x *Worker) GetDrainedByItself() bool {
+	if x != nil {
+		return x.DrainedByItself
+	}
+	return false
+}
+
+func (x *Worker) GetDrains() []*WorkerDrain {
+	if x != nil {
+		return x.Drains
+	}
+	return nil
+}
+
+func (x *Worker) GetAttempts() []*WorkerAttempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+func (x *Worker) GetAttemptsCapped() bool {
+	if x != nil {
+		return x.AttemptsCapped
+	}
+	return false
+}
+
+// WorkerDrain is an operator's drain.
+type WorkerDrain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is drained.
+	//
+	// Types that are valid to be assigned to Target:
+	//
+	//	*WorkerDrain_WorkerId
+	//	*WorkerDrain_Node
+	//	*WorkerDrain_Version
+	Target isWorkerDrain_Target `protobuf_oneof:"target"`
+	// As the operator gave it.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when.
+	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerDrain) Reset() {
+	*x = WorkerDrain{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerDrain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerDrain) ProtoMessage() {}
+
+func (x *WorkerDrain) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerDrain.ProtoReflect.Descriptor instead.
+func (*WorkerDrain) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WorkerDrain) GetTarget() isWorkerDrain_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *WorkerDrain) GetWorkerId() string {
+	if x != nil {
+		if x, ok := x.Target.(*WorkerDrain_WorkerId); ok {
+			return x.WorkerId
+		}
+	}
+	return ""
+}
+
+func (x *WorkerDrain) GetNode() string {
+	if x != nil {
+		if x, ok := x.Target.(*WorkerDrain_Node); ok {
+			return x.Node
+		}
+	}
+	return ""
+}
+
+func (x *WorkerDrain) GetVersion() string {
+	if x != nil {
+		if x, ok := x.Target.(*WorkerDrain_Version); ok {
+			return x.Version
+		}
+	}
+	return ""
+}
+
+func (x *WorkerDrain) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *WorkerDrain) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+type isWorkerDrain_Target interface {
+	isWorkerDrain_Target()
+}
+
+type WorkerDrain_WorkerId struct {
+	// This worker.
+	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3,oneof"`
+}
+
+type WorkerDrain_Node struct {
+	// Every worker of this node.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3,oneof"`
+}
+
+type WorkerDrain_Version struct {
+	// Every worker of this version.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3,oneof"`
+}
+
+func (*WorkerDrain_WorkerId) isWorkerDrain_Target() {}
+
+func (*WorkerDrain_Node) isWorkerDrain_Target() {}
+
+func (*WorkerDrain_Version) isWorkerDrain_Target() {}
+
+// WorkerAttempt is a live attempt of a worker.
+type WorkerAttempt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With lease_version the key for RevokeLease.
+	AttemptId string `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	// 1, 2, ... within the step.
+	AttemptNumber int32 `protobuf:"varint,2,opt,name=attempt_number,json=attemptNumber,proto3" json:"attempt_number,omitempty"`
+	// The fencing token.
+	LeaseVersion int64 `protobuf:"varint,3,opt,name=lease_version,json=leaseVersion,proto3" json:"lease_version,omitempty"`
+	// The execution.
+	ExecutionId string `protobuf:"bytes,4,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// Its name.
+	ExecutionName string `protobuf:"bytes,5,opt,name=execution_name,json=executionName,proto3" json:"execution_name,omitempty"`
+	// The step.
+	StepId string `protobuf:"bytes,6,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
+	// Its name.
+	StepName string `protobuf:"bytes,7,opt,name=step_name,json=stepName,proto3" json:"step_name,omitempty"`
+	// What the step needs.
+	Capability string `protobuf:"bytes,8,opt,name=capability,proto3" json:"capability,omitempty"`
+	// When it was leased.
+	LeaseTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
+	// When the lease runs out unless renewed.
+	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
+	// What is left until then.
+	LeaseRemaining *durationpb.Duration `protobuf:"bytes,11,opt,name=lease_remaining,json=leaseRemaining,proto3" json:"lease_remaining,omitempty"`
+	// 0 to 1, as the worker last said; missing if it said nothing.
+	Progress *float64 `protobuf:"fixed64,12,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
+	// As the worker last said.
+	ProgressMessage string `protobuf:"bytes,13,opt,name=progress_message,json=progressMessage,proto3" json:"progress_message,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *WorkerAttempt) Reset() {
+	*x = WorkerAttempt{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerAttempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerAttempt) ProtoMessage() {}
+
+func (x *WorkerAttempt) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerAttempt.ProtoReflect.Descriptor instead.
+func (*WorkerAttempt) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WorkerAttempt) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *WorkerAttempt) GetAttemptNumber() int32 {
+	if x != nil {
+		return x.AttemptNumber
+	}
+	return 0
+}
+
+func (x *WorkerAttempt) GetLeaseVersion() int64 {
+	if x != nil {
+		return x.LeaseVersion
+	}
+	return 0
+}
+
+func (x *WorkerAttempt) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *WorkerAttempt) GetExecutionName() string {
+	if x != nil {
+		return x.ExecutionName
+	}
+	return ""
+}
+
+func (x *WorkerAttempt) GetStepId() string {
+	if x != nil {
+		return x.StepId
+	}
+	return ""
+}
+
+func (x *WorkerAttempt) GetStepName() string {
+	if x != nil {
+		return x.StepName
+	}
+	return ""
+}
+
+func (x *WorkerAttempt) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *WorkerAttempt) GetLeaseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseTime
+	}
+	return nil
+}
+
+func (x *WorkerAttempt) GetLeaseExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpireTime
+	}
+	return nil
+}
+
+func (x *WorkerAttempt) GetLeaseRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.LeaseRemaining
+	}
+	return nil
+}
+
+func (x *WorkerAttempt) GetProgress() float64 {
+	if x != nil && x.Progress != nil {
+		return *x.Progress
+	}
+	return 0
+}
+
+func (x *WorkerAttempt) GetProgressMessage() string {
+	if x != nil {
+		return x.ProgressMessage
+	}
+	return ""
+}
+
+// ListWorkersRequest selects workers of a namespace.
+type ListWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default "default".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// 1 to 1,000. Default 50.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of an earlier answer to the same filter.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only workers of this node. Default: any.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// Only workers of this version. Default: any.
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// Only workers that offer this. Default: any.
+	Capability string `protobuf:"bytes,6,opt,name=capability,proto3" json:"capability,omitempty"`
+	// True: only workers that are live.
+	LiveOnly      bool `protobuf:"varint,7,opt,name=live_only,json=liveOnly,proto3" json:"live_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkersRequest) Reset() {
+	*x = ListWorkersRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkersRequest) ProtoMessage() {}
+
+func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
+func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ListWorkersRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) GetLiveOnly() bool {
+	if x != nil {
+		return x.LiveOnly
+	}
+	return false
+}
+
+// ListWorkersResponse is one page.
+type ListWorkersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order of name; without attempts.
+	Workers []*Worker `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Set when there may be more.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkersResponse) Reset() {
+	*x = ListWorkersResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkersResponse) ProtoMessage() {}
+
+func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
+func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListWorkersResponse) GetWorkers() []*Worker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *ListWorkersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// GetWorkerRequest names a worker.
+type GetWorkerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	WorkerId      string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWorkerRequest) Reset() {
+	*x = GetWorkerRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWorkerRequest) ProtoMessage() {}
+
+func (x *GetWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWorkerRequest.ProtoReflect.Descriptor instead.
+func (*GetWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetWorkerRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+// GetWorkerResponse is a worker as committed.
+type GetWorkerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With its live attempts.
+	Worker        *Worker `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWorkerResponse) Reset() {
+	*x = GetWorkerResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWorkerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWorkerResponse) ProtoMessage() {}
+
+func (x *GetWorkerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWorkerResponse.ProtoReflect.Descriptor instead.
+func (*GetWorkerResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetWorkerResponse) GetWorker() *Worker {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+// SetWorkerDrainRequest names what to drain, or to drain no more.
+type SetWorkerDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default "default".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// One of them.
+	//
+	// Types that are valid to be assigned to Target:
+	//
+	//	*SetWorkerDrainRequest_WorkerId
+	//	*SetWorkerDrainRequest_Node
+	//	*SetWorkerDrainRequest_Version
+	Target isSetWorkerDrainRequest_Target `protobuf_oneof:"target"`
+	// True: drain. False: end this drain; what is not drained so stays as it is.
+	Draining bool `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Kept with the drain, and shown with its workers. At most 1 KiB.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetWorkerDrainRequest) Reset() {
+	*x = SetWorkerDrainRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetWorkerDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetWorkerDrainRequest) ProtoMessage() {}
+
+func (x *SetWorkerDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetWorkerDrainRequest.ProtoReflect.Descriptor instead.
+func (*SetWorkerDrainRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SetWorkerDrainRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SetWorkerDrainRequest) GetTarget() isSetWorkerDrainRequest_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *SetWorkerDrainRequest) GetWorkerId() string {
+	if x != nil {
+		if x, ok := x.Target.(*SetWorkerDrainRequest_WorkerId); ok {
+			return x.WorkerId
+		}
+	}
+	return ""
+}
+
+func (x *SetWorkerDrainRequest) GetNode() string {
+	if x != nil {
+		if x, ok := x.Target.(*SetWorkerDrainRequest_Node); ok {
+			return x.Node
+		}
+	}
+	return ""
+}
+
+func (x *SetWorkerDrainRequest) GetVersion() string {
+	if x != nil {
+		if x, ok := x.Target.(*SetWorkerDrainRequest_Version); ok {
+			return x.Version
+		}
+	}
+	return ""
+}
+
+func (x *SetWorkerDrainRequest) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *SetWorkerDrainRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type isSetWorkerDrainRequest_Target interface {
+	isSetWorkerDrainRequest_Target()
+}
+
+type SetWorkerDrainRequest_WorkerId struct {
+	// This worker of the namespace, also when it registers again under its name.
+	WorkerId string `protobuf:"bytes,2,opt,name=worker_id,json=workerId,proto3,oneof"`
+}
+
+type SetWorkerDrainRequest_Node struct {
+	// Every worker of the namespace on this node. 1 to 256 bytes.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3,oneof"`
+}
+
+type SetWorkerDrainRequest_Version struct {
+	// Every worker of the namespace of this version. 1 to 256 bytes.
+	Version string `protobuf:"bytes,4,opt,name=version,proto3,oneof"`
+}
+
+func (*SetWorkerDrainRequest_WorkerId) isSetWorkerDrainRequest_Target() {}
+
+func (*SetWorkerDrainRequest_Node) isSetWorkerDrainRequest_Target() {}
+
+func (*SetWorkerDrainRequest_Version) isSetWorkerDrainRequest_Target() {}
+
+// SetWorkerDrainResponse tells what the drain is about.
+type SetWorkerDrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many workers with a session it is about now, counted up to 10,000.
+	Workers int32 `protobuf:"varint,1,opt,name=workers,proto3" json:"workers,omitempty"`
+	// How many leases they hold. Zero: the drain is complete.
+	LiveLeases int32 `protobuf:"varint,2,opt,name=live_leases,json=liveLeases,proto3" json:"live_leases,omitempty"`
+	// True: there are more workers than were counted.
+	WorkersCapped bool `protobuf:"varint,3,opt,name=workers_capped,json=workersCapped,proto3" json:"workers_capped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetWorkerDrainResponse) Reset() {
+	*x = SetWorkerDrainResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetWorkerDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetWorkerDrainResponse) ProtoMessage() {}
+
+func (x *SetWorkerDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetWorkerDrainResponse.ProtoReflect.Descriptor instead.
+func (*SetWorkerDrainResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SetWorkerDrainResponse) GetWorkers() int32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *SetWorkerDrainResponse) GetLiveLeases() int32 {
+	if x != nil {
+		return x.LiveLeases
+	}
+	return 0
+}
+
+func (x *SetWorkerDrainResponse) GetWorkersCapped() bool {
+	if x != nil {
+		return x.WorkersCapped
+	}
+	return false
+}
+
+// Capability is what waits for workers of one kind, and who they are.
+type Capability struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Steps that are due and wait for a worker.
+	Ready int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	// True: there are more; counted up to 100,000, less in a page of many.
+	ReadyCapped bool `protobuf:"varint,3,opt,name=ready_capped,json=readyCapped,proto3" json:"ready_capped,omitempty"`
+	// Steps whose next attempt is not due yet.
+	Delayed int32 `protobuf:"varint,4,opt,name=delayed,proto3" json:"delayed,omitempty"`
+	// True: there are more; counted as ready.
+	DelayedCapped bool `protobuf:"varint,5,opt,name=delayed_capped,json=delayedCapped,proto3" json:"delayed_capped,omitempty"`
+	// Live attempts.
+	Running int32 `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
+	// True: there may be more: the first 50,000 of all live leases were looked at.
+	RunningCapped bool `protobuf:"varint,7,opt,name=running_capped,json=runningCapped,proto3" json:"running_capped,omitempty"`
+	// True: nothing of it is leased.
+	Paused bool `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	// As the operator gave it.
+	PauseReason string `protobuf:"bytes,9,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
+	// Since when it is paused.
+	PauseTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=pause_time,json=pauseTime,proto3" json:"pause_time,omitempty"`
+	// How long the oldest ready step has been due; missing if none is ready.
+	OldestReadyAge *durationpb.Duration `protobuf:"bytes,11,opt,name=oldest_ready_age,json=oldestReadyAge,proto3" json:"oldest_ready_age,omitempty"`
+	// Workers that offer it and are live, drained ones too.
+	LiveWorkers int32 `protobuf:"varint,12,opt,name=live_workers,json=liveWorkers,proto3" json:"live_workers,omitempty"`
+	// Those of them that are drained.
+	DrainedWorkers int32 `protobuf:"varint,13,opt,name=drained_workers,json=drainedWorkers,proto3" json:"drained_workers,omitempty"`
+	// Free slots of those that are not. A slot counts for each capability of its worker.
+	FreeSlots int64 `protobuf:"varint,14,opt,name=free_slots,json=freeSlots,proto3" json:"free_slots,omitempty"`
+	// True: there may be more: the newest 20,000 workers of the namespace were looked at.
+	WorkersCapped bool `protobuf:"varint,15,opt,name=workers_capped,json=workersCapped,proto3" json:"workers_capped,omitempty"`
+	// Attempts that ended in the last minute.
+	LastMinute *AttemptOutcomes `protobuf:"bytes,16,opt,name=last_minute,json=lastMinute,proto3" json:"last_minute,omitempty"`
+	// Attempts that ended in the last hour, by whole minutes.
+	LastHour      *AttemptOutcomes `protobuf:"bytes,17,opt,name=last_hour,json=lastHour,proto3" json:"last_hour,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capability) Reset() {
+	*x = Capability{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capability) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capability) ProtoMessage() {}
+
+func (x *Capability) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capability.ProtoReflect.Descriptor instead.
+func (*Capability) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Capability) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Capability) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *Capability) GetReadyCapped() bool {
+	if x != nil {
+		return x.ReadyCapped
+	}
+	return false
+}
+
+func (x *Capability) GetDelayed() int32 {
+	if x != nil {
+		return x.Delayed
+	}
+	return 0
+}
+
+func (x *Capability) GetDelayedCapped() bool {
+	if x != nil {
+		return x.DelayedCapped
+	}
+	return false
+}
+
+func (x *Capability) GetRunning() int32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *Capability) GetRunningCapped() bool {
+	if x != nil {
+		return x.RunningCapped
+	}
+	return false
+}
+
+func (x *Capability) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Capability) GetPauseReason() string {
+	if x != nil {
+		return x.PauseReason
+	}
+	return ""
+}
+
+func (x *Capability) GetPauseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseTime
+	}
+	return nil
+}
+
+func (x *Capability) GetOldestReadyAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestReadyAge
+	}
+	return nil
+}
+
+func (x *Capability) GetLiveWorkers() int32 {
+	if x != nil {
+		return x.LiveWorkers
+	}
+	return 0
+}
+
+func (x *Capability) GetDrainedWorkers() int32 {
+	if x != nil {
+		return x.DrainedWorkers
+	}
+	return 0
+}
+
+func (x *Capability) GetFreeSlots() int64 {
+	if x != nil {
+		return x.FreeSlots
+	}
+	return 0
+}
+
+func (x *Capability) GetWorkersCapped() bool {
+	if x != nil {
+		return x.WorkersCapped
+	}
+	return false
+}
+
+func (x *Capability) GetLastMinute() *AttemptOutcomes {
+	if x != nil {
+		return x.LastMinute
+	}
+	return nil
+}
+
+func (x *Capability) GetLastHour() *AttemptOutcomes {
+	if x != nil {
+		return x.LastHour
+	}
+	return nil
+}
+
+// AttemptOutcomes counts attempts by how they ended.
+type AttemptOutcomes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worker reported success.
+	Succeeded int64 `protobuf:"varint,1,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// The worker reported a failure.
+	Failed int64 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	// A timeout or deadline ended them.
+	TimedOut int64 `protobuf:"varint,3,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	// Their leases ran out or were taken away.
+	Lost int64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Handed back.
+	Released int64 `protobuf:"varint,5,opt,name=released,proto3" json:"released,omitempty"`
+	// Ended by a cancel.
+	Canceled      int64 `protobuf:"varint,6,opt,name=canceled,proto3" json:"canceled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttemptOutcomes) Reset() {
+	*x = AttemptOutcomes{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttemptOutcomes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttemptOutcomes) ProtoMessage() {}
+
+func (x *AttemptOutcomes) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttemptOutcomes.ProtoReflect.Descriptor instead.
+func (*AttemptOutcomes) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AttemptOutcomes) GetSucceeded() int64 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *AttemptOutcomes) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *AttemptOutcomes) GetTimedOut() int64 {
+	if x != nil {
+		return x.TimedOut
+	}
+	return 0
+}
+
+func (x *AttemptOutcomes) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *AttemptOutcomes) GetReleased() int64 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
+func (x *AttemptOutcomes) GetCanceled() int64 {
+	if x != nil {
+		return x.Canceled
+	}
+	return 0
+}
+
+// ListCapabilitiesRequest selects capabilities of a namespace.
+type ListCapabilitiesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default "default".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// 1 to 1,000. Default 50.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of an earlier answer to the same filter.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only this one. Default: all.
+	Capability    string `protobuf:"bytes,4,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCapabilitiesRequest) Reset() {
+	*x = ListCapabilitiesRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCapabilitiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCapabilitiesRequest) ProtoMessage() {}
+
+func (x *ListCapabilitiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCapabilitiesRequest.ProtoReflect.Descriptor instead.
+func (*ListCapabilitiesRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListCapabilitiesRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListCapabilitiesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListCapabilitiesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListCapabilitiesRequest) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+// ListCapabilitiesResponse is one page.
+type ListCapabilitiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order of name.
+	Capabilities []*Capability `protobuf:"bytes,1,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// Set when there may be more.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCapabilitiesResponse) Reset() {
+	*x = ListCapabilitiesResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCapabilitiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCapabilitiesResponse) ProtoMessage() {}
+
+func (x *ListCapabilitiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCapabilitiesResponse.ProtoReflect.Descriptor instead.
+func (*ListCapabilitiesResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListCapabilitiesResponse) GetCapabilities() []*Capability {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *ListCapabilitiesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// PauseCapabilityRequest names what to pause.
+type PauseCapabilityRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default "default".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Which. 1 to 128 bytes.
+	Capability string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	// Kept with the pause, and shown with the steps that it keeps. At most 1 KiB.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseCapabilityRequest) Reset() {
+	*x = PauseCapabilityRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseCapabilityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseCapabilityRequest) ProtoMessage() {}
+
+func (x *PauseCapabilityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseCapabilityRequest.ProtoReflect.Descriptor instead.
+func (*PauseCapabilityRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PauseCapabilityRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PauseCapabilityRequest) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *PauseCapabilityRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// PauseCapabilityResponse tells how the capability stands.
+type PauseCapabilityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Paused; its reason and time are those of the first pause.
+	Capability    *Capability `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseCapabilityResponse) Reset() {
+	*x = PauseCapabilityResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseCapabilityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseCapabilityResponse) ProtoMessage() {}
+
+func (x *PauseCapabilityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseCapabilityResponse.ProtoReflect.Descriptor instead.
+func (*PauseCapabilityResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PauseCapabilityResponse) GetCapability() *Capability {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+// ResumeCapabilityRequest names what to resume.
+type ResumeCapabilityRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default "default".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Which. 1 to 128 bytes.
+	Capability string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	// For the server's log. At most 1 KiB.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeCapabilityRequest) Reset() {
+	*x = ResumeCapabilityRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeCapabilityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeCapabilityRequest) ProtoMessage() {}
+
+func (x *ResumeCapabilityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeCapabilityRequest.ProtoReflect.Descriptor instead.
+func (*ResumeCapabilityRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ResumeCapabilityRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ResumeCapabilityRequest) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *ResumeCapabilityRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// ResumeCapabilityResponse tells how the capability stands.
+type ResumeCapabilityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not paused.
+	Capability    *Capability `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeCapabilityResponse) Reset() {
+	*x = ResumeCapabilityResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeCapabilityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeCapabilityResponse) ProtoMessage() {}
+
+func (x *ResumeCapabilityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeCapabilityResponse.ProtoReflect.Descriptor instead.
+func (*ResumeCapabilityResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ResumeCapabilityResponse) GetCapability() *Capability {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+// ExplainStepRequest names a step by its id, or by its execution and name.
+type ExplainStepRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id; or else execution_id and step_name.
+	StepId string `protobuf:"bytes,1,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
+	// With step_name.
+	ExecutionId string `protobuf:"bytes,2,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// With execution_id. At most 256 bytes.
+	StepName      string `protobuf:"bytes,3,opt,name=step_name,json=stepName,proto3" json:"step_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainStepRequest) Reset() {
+	*x = ExplainStepRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainStepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainStepRequest) ProtoMessage() {}
+
+func (x *ExplainStepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainStepRequest.ProtoReflect.Descriptor instead.
+func (*ExplainStepRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ExplainStepRequest) GetStepId() string {
+	if x != nil {
+		return x.StepId
+	}
+	return ""
+}
+
+func (x *ExplainStepRequest) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *ExplainStepRequest) GetStepName() string {
+	if x != nil {
+		return x.StepName
+	}
+	return ""
+}
+
+// ExplainStepResponse is everything that holds for a step at one instant.
+type ExplainStepResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The step.
+	StepId string `protobuf:"bytes,1,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
+	// Its name.
+	StepName string `protobuf:"bytes,2,opt,name=step_name,json=stepName,proto3" json:"step_name,omitempty"`
+	// Its execution.
+	ExecutionId string `protobuf:"bytes,3,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// What it needs.
+	Capability string `protobuf:"bytes,4,opt,name=capability,proto3" json:"capability,omitempty"`
+	// Where it must run; empty: anywhere.
+	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	// Where it stands.
+	StepState StepState `protobuf:"varint,6,opt,name=step_state,json=stepState,proto3,enum=leasehold.v1.StepState" json:"step_state,omitempty"`
+	// Where its execution stands.
+	ExecutionState ExecutionState `protobuf:"varint,7,opt,name=execution_state,json=executionState,proto3,enum=leasehold.v1.ExecutionState" json:"execution_state,omitempty"`
+	// All that hold, the most fundamental first. Empty: nothing hinders it, and it is leased by
+	// the next poll of a worker that can run it.
+	Reasons []*StepReason `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// One sentence for people.
+	Summary string `protobuf:"bytes,9,opt,name=summary,proto3" json:"summary,omitempty"`
+	// When all this was so, by PostgreSQL's clock.
+	ReadTime      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainStepResponse) Reset() {
+	*x = ExplainStepResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainStepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainStepResponse) ProtoMessage() {}
+
+func (x *ExplainStepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainStepResponse.ProtoReflect.Descriptor instead.
+func (*ExplainStepResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ExplainStepResponse) GetStepId() string {
+	if x != nil {
+		return x.StepId
+	}
+	return ""
+}
+
+func (x *ExplainStepResponse) GetStepName() string {
+	if x != nil {
+		return x.StepName
+	}
+	return ""
+}
+
+func (x *ExplainStepResponse) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *ExplainStepResponse) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *ExplainStepResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainStepResponse) GetStepState() StepState {
+	if x != nil {
+		return x.StepState
+	}
+	return StepState_STEP_STATE_UNSPECIFIED
+}
+
+func (x *ExplainStepResponse) GetExecutionState() ExecutionState {
+	if x != nil {
+		return x.ExecutionState
+	}
+	return ExecutionState_EXECUTION_STATE_UNSPECIFIED
+}
+
+func (x *ExplainStepResponse) GetReasons() []*StepReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *ExplainStepResponse) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *ExplainStepResponse) GetReadTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadTime
+	}
+	return nil
+}
+
+// StepReason is one thing that holds for a step.
+type StepReason struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What.
+	Code StepReasonCode `protobuf:"varint,1,opt,name=code,proto3,enum=leasehold.v1.StepReasonCode" json:"code,omitempty"`
+	// Since when it holds the step back, as far as is known: never before the step began to wait.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// For people.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// What would change it, for people.
+	Change string `protobuf:"bytes,4,opt,name=change,proto3" json:"change,omitempty"`
+	// With WAITING_FOR_PARENTS: those that have not succeeded, at most 100.
+	Parents []*WaitingParent `protobuf:"bytes,5,rep,name=parents,proto3" json:"parents,omitempty"`
+	// With WAITING_FOR_PARENTS: how many there are.
+	ParentCount int32 `protobuf:"varint,6,opt,name=parent_count,json=parentCount,proto3" json:"parent_count,omitempty"`
+	// With DUE_LATER: when it is due.
+	DueTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	// With DUE_LATER: what is left until then.
+	DueRemaining *durationpb.Duration `protobuf:"bytes,8,opt,name=due_remaining,json=dueRemaining,proto3" json:"due_remaining,omitempty"`
+	// With DUE_LATER: why.
+	DueKind DueKind `protobuf:"varint,9,opt,name=due_kind,json=dueKind,proto3,enum=leasehold.v1.DueKind" json:"due_kind,omitempty"`
+	// With CAPABILITY_PAUSED and WORKERS_DRAINED: the operator's reason; with EXECUTION_CANCELING
+	// the caller's.
+	GivenReason string `protobuf:"bytes,10,opt,name=given_reason,json=givenReason,proto3" json:"given_reason,omitempty"`
+	// With BEHIND_OTHERS: how many come first, counted up to 1,000.
+	Ahead int32 `protobuf:"varint,11,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// With BEHIND_OTHERS: there may be more.
+	AheadCapped bool `protobuf:"varint,12,opt,name=ahead_capped,json=aheadCapped,proto3" json:"ahead_capped,omitempty"`
+	// With WORKERS_FULL, WORKERS_DRAINED, NODE_UNAVAILABLE and BEHIND_OTHERS: live workers that
+	// offer its capability.
+	CapableWorkers int32 `protobuf:"varint,13,opt,name=capable_workers,json=capableWorkers,proto3" json:"capable_workers,omitempty"`
+	// With BEHIND_OTHERS: free slots of the workers that can run it; they serve others too.
+	FreeSlots int32 `protobuf:"varint,14,opt,name=free_slots,json=freeSlots,proto3" json:"free_slots,omitempty"`
+	// With RUNNING: the live attempt.
+	Attempt       *Attempt `protobuf:"bytes,15,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepReason) Reset() {
+	*x = StepReason{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepReason) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepReason) ProtoMessage() {}
+
+func (x *StepReason) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepReason.ProtoReflect.Descriptor instead.
+func (*StepReason) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *StepReason) GetCode() StepReasonCode {
+	if x != nil {
+		return x.Code
+	}
+	return StepReasonCode_STEP_REASON_CODE_UNSPECIFIED
+}
+
+func (x *StepReason) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StepReason) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *StepReason) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *StepReason) GetParents() []*WaitingParent {
+	if x != nil {
+		return x.Parents
+	}
+	return nil
+}
+
+func (x *StepReason) GetParentCount() int32 {
+	if x != nil {
+		return x.ParentCount
+	}
+	return 0
+}
+
+func (x *StepReason) GetDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueTime
+	}
+	return nil
+}
+
+func (x *StepReason) GetDueRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.DueRemaining
+	}
+	return nil
+}
+
+func (x *StepReason) GetDueKind() DueKind {
+	if x != nil {
+		return x.DueKind
+	}
+	return DueKind_DUE_KIND_UNSPECIFIED
+}
+
+func (x *StepReason) GetGivenReason() string {
+	if x != nil {
+		return x.GivenReason
+	}
+	return ""
+}
+
+func (x *StepReason) GetAhead() int32 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+func (x *StepReason) GetAheadCapped() bool {
+	if x != nil {
+		return x.AheadCapped
+	}
+	return false
+}
+
+func (x *StepReason) GetCapableWorkers() int32 {
+	if x != nil {
+		return x.CapableWorkers
+	}
+	return 0
+}
+
+func (x *StepReason) GetFreeSlots() int32 {
+	if x != nil {
+		return x.FreeSlots
+	}
+	return 0
+}
+
+func (x *StepReason) GetAttempt() *Attempt {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+// WaitingParent is a parent that has not succeeded.
+type WaitingParent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	StepId string `protobuf:"bytes,1,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Where it stands.
+	State         StepState `protobuf:"varint,3,opt,name=state,proto3,enum=leasehold.v1.StepState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitingParent) Reset() {
+	*x = WaitingParent{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitingParent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitingParent) ProtoMessage() {}
+
+func (x *WaitingParent) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitingParent.ProtoReflect.Descriptor instead.
+func (*WaitingParent) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WaitingParent) GetStepId() string {
+	if x != nil {
+		return x.StepId
+	}
+	return ""
+}
+
+func (x *WaitingParent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaitingParent) GetState() StepState {
+	if x != nil {
+		return x.State
+	}
+	return StepState_STEP_STATE_UNSPECIFIED
+}
+
+// RevokeLeaseRequest names a live attempt.
+type RevokeLeaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	AttemptId string `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	// Its fencing token, so that no later lease is meant by mistake.
+	LeaseVersion int64 `protobuf:"varint,2,opt,name=lease_version,json=leaseVersion,proto3" json:"lease_version,omitempty"`
+	// Kept in the timeline. At most 1 KiB.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeLeaseRequest) Reset() {
+	*x = RevokeLeaseRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeLeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeLeaseRequest) ProtoMessage() {}
+
+func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
+func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RevokeLeaseRequest) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *RevokeLeaseRequest) GetLeaseVersion() int64 {
+	if x != nil {
+		return x.LeaseVersion
+	}
+	return 0
+}
+
+func (x *RevokeLeaseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// RevokeLeaseResponse tells what came of it.
+type RevokeLeaseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True: this lease was revoked before.
+	Replayed bool `protobuf:"varint,1,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// The step now.
+	StepState StepState `protobuf:"varint,2,opt,name=step_state,json=stepState,proto3,enum=leasehold.v1.StepState" json:"step_state,omitempty"`
+	// The execution now.
+	ExecutionState ExecutionState `protobuf:"varint,3,opt,name=execution_state,json=executionState,proto3,enum=leasehold.v1.ExecutionState" json:"execution_state,omitempty"`
+	// When the next attempt is due, if there will be one.
+	NextAttemptTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=next_attempt_time,json=nextAttemptTime,proto3" json:"next_attempt_time,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *RevokeLeaseResponse) Reset() {
+	*x = RevokeLeaseResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeLeaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeLeaseResponse) ProtoMessage() {}
+
+func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeLeaseResponse.ProtoReflect.Descriptor instead.
+func (*RevokeLeaseResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RevokeLeaseResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
+func (x *RevokeLeaseResponse) GetStepState() StepState {
+	if x != nil {
+		return x.StepState
+	}
+	return StepState_STEP_STATE_UNSPECIFIED
+}
+
+func (x *RevokeLeaseResponse) GetExecutionState() ExecutionState {
+	if x != nil {
+		return x.ExecutionState
+	}
+	return ExecutionState_EXECUTION_STATE_UNSPECIFIED
+}
+
+func (x *RevokeLeaseResponse) GetNextAttemptTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextAttemptTime
+	}
+	return nil
+}
+
+// TerminateExecutionRequest names what to end.
+type TerminateExecutionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// Kept in the timeline. At most 1 KiB.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TerminateExecutionRequest) Reset() {
+	*x = TerminateExecutionRequest{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TerminateExecutionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TerminateExecutionRequest) ProtoMessage() {}
+
+func (x *TerminateExecutionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TerminateExecutionRequest.ProtoReflect.Descriptor instead.
+func (*TerminateExecutionRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TerminateExecutionRequest) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *TerminateExecutionRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// TerminateExecutionResponse tells where the execution stands.
+type TerminateExecutionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CANCELED; without steps.
+	Execution     *Execution `protobuf:"bytes,1,opt,name=execution,proto3" json:"execution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TerminateExecutionResponse) Reset() {
+	*x = TerminateExecutionResponse{}
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TerminateExecutionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TerminateExecutionResponse) ProtoMessage() {}
+
+func (x *TerminateExecutionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TerminateExecutionResponse.ProtoReflect.Descriptor instead.
+func (*TerminateExecutionResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TerminateExecutionResponse) GetExecution() *Execution {
+	if x != nil {
+		return x.Execution
+	}
+	return nil
 }
 
 // OutboxEvent is a committed fact that is published to other systems, or waits for it.
@@ -129,7 +2500,7 @@ type OutboxEvent struct {
 
 func (x *OutboxEvent) Reset() {
 	*x = OutboxEvent{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[0]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -141,7 +2512,7 @@ func (x *OutboxEvent) String() string {
 func (*OutboxEvent) ProtoMessage() {}
 
 func (x *OutboxEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[0]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -154,7 +2525,7 @@ func (x *OutboxEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutboxEvent.ProtoReflect.Descriptor instead.
 func (*OutboxEvent) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{0}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OutboxEvent) GetId() string {
@@ -271,7 +2642,7 @@ type ListOutboxEventsRequest struct {
 
 func (x *ListOutboxEventsRequest) Reset() {
 	*x = ListOutboxEventsRequest{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[1]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -283,7 +2654,7 @@ func (x *ListOutboxEventsRequest) String() string {
 func (*ListOutboxEventsRequest) ProtoMessage() {}
 
 func (x *ListOutboxEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[1]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -296,7 +2667,7 @@ func (x *ListOutboxEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOutboxEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListOutboxEventsRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{1}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOutboxEventsRequest) GetNamespace() string {
@@ -361,7 +2732,7 @@ type ListOutboxEventsResponse struct {
 
 func (x *ListOutboxEventsResponse) Reset() {
 	*x = ListOutboxEventsResponse{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[2]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -373,7 +2744,7 @@ func (x *ListOutboxEventsResponse) String() string {
 func (*ListOutboxEventsResponse) ProtoMessage() {}
 
 func (x *ListOutboxEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[2]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -386,7 +2757,7 @@ func (x *ListOutboxEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOutboxEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListOutboxEventsResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{2}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListOutboxEventsResponse) GetEvents() []*OutboxEvent {
@@ -422,7 +2793,7 @@ type RedriveOutboxEventsRequest struct {
 
 func (x *RedriveOutboxEventsRequest) Reset() {
 	*x = RedriveOutboxEventsRequest{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[3]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +2805,7 @@ func (x *RedriveOutboxEventsRequest) String() string {
 func (*RedriveOutboxEventsRequest) ProtoMessage() {}
 
 func (x *RedriveOutboxEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[3]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +2818,7 @@ func (x *RedriveOutboxEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveOutboxEventsRequest.ProtoReflect.Descriptor instead.
 func (*RedriveOutboxEventsRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{3}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RedriveOutboxEventsRequest) GetEventIds() []string {
@@ -498,7 +2869,7 @@ type RedriveOutboxEventsResponse struct {
 
 func (x *RedriveOutboxEventsResponse) Reset() {
 	*x = RedriveOutboxEventsResponse{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[4]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +2881,7 @@ func (x *RedriveOutboxEventsResponse) String() string {
 func (*RedriveOutboxEventsResponse) ProtoMessage() {}
 
 func (x *RedriveOutboxEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[4]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +2894,7 @@ func (x *RedriveOutboxEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveOutboxEventsResponse.ProtoReflect.Descriptor instead.
 func (*RedriveOutboxEventsResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{4}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RedriveOutboxEventsResponse) GetCount() int32 {
@@ -559,7 +2930,7 @@ type SkipOutboxEventsRequest struct {
 
 func (x *SkipOutboxEventsRequest) Reset() {
 	*x = SkipOutboxEventsRequest{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +2942,7 @@ func (x *SkipOutboxEventsRequest) String() string {
 func (*SkipOutboxEventsRequest) ProtoMessage() {}
 
 func (x *SkipOutboxEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +2955,7 @@ func (x *SkipOutboxEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipOutboxEventsRequest.ProtoReflect.Descriptor instead.
 func (*SkipOutboxEventsRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{5}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SkipOutboxEventsRequest) GetEventIds() []string {
@@ -635,7 +3006,7 @@ type SkipOutboxEventsResponse struct {
 
 func (x *SkipOutboxEventsResponse) Reset() {
 	*x = SkipOutboxEventsResponse{}
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +3018,7 @@ func (x *SkipOutboxEventsResponse) String() string {
 func (*SkipOutboxEventsResponse) ProtoMessage() {}
 
 func (x *SkipOutboxEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_operator_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_operator_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +3031,7 @@ func (x *SkipOutboxEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipOutboxEventsResponse.ProtoReflect.Descriptor instead.
 func (*SkipOutboxEventsResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{6}
+	return file_leasehold_v1_operator_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SkipOutboxEventsResponse) GetCount() int32 {
@@ -681,7 +3052,214 @@ var File_leasehold_v1_operator_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_operator_service_proto_rawDesc = "" +
 	"\n" +
-	"#leasehold/v1/operator_service.proto\x12\fleasehold.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xbe\x04\n" +
+	"#leasehold/v1/operator_service.proto\x12\fleasehold.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\x99\x06\n" +
+	"\x06Worker\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\"\n" +
+	"\fcapabilities\x18\x06 \x03(\tR\fcapabilities\x12\x14\n" +
+	"\x05slots\x18\a \x01(\x05R\x05slots\x12 \n" +
+	"\fslots_in_use\x18\b \x01(\x05R\n" +
+	"slotsInUse\x128\n" +
+	"\x06labels\x18\t \x03(\v2 .leasehold.v1.Worker.LabelsEntryR\x06labels\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\n" +
+	" \x01(\tR\tsessionId\x12\x12\n" +
+	"\x04live\x18\v \x01(\bR\x04live\x12@\n" +
+	"\x0elast_seen_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\flastSeenTime\x12=\n" +
+	"\rlast_seen_age\x18\r \x01(\v2\x19.google.protobuf.DurationR\vlastSeenAge\x12?\n" +
+	"\rregister_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\fregisterTime\x12\x18\n" +
+	"\adrained\x18\x0f \x01(\bR\adrained\x12*\n" +
+	"\x11drained_by_itself\x18\x10 \x01(\bR\x0fdrainedByItself\x121\n" +
+	"\x06drains\x18\x11 \x03(\v2\x19.leasehold.v1.WorkerDrainR\x06drains\x127\n" +
+	"\battempts\x18\x12 \x03(\v2\x1b.leasehold.v1.WorkerAttemptR\battempts\x12'\n" +
+	"\x0fattempts_capped\x18\x13 \x01(\bR\x0eattemptsCapped\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbd\x01\n" +
+	"\vWorkerDrain\x12\x1d\n" +
+	"\tworker_id\x18\x01 \x01(\tH\x00R\bworkerId\x12\x14\n" +
+	"\x04node\x18\x02 \x01(\tH\x00R\x04node\x12\x1a\n" +
+	"\aversion\x18\x03 \x01(\tH\x00R\aversion\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12;\n" +
+	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTimeB\b\n" +
+	"\x06target\"\xba\x04\n" +
+	"\rWorkerAttempt\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12%\n" +
+	"\x0eattempt_number\x18\x02 \x01(\x05R\rattemptNumber\x12#\n" +
+	"\rlease_version\x18\x03 \x01(\x03R\fleaseVersion\x12!\n" +
+	"\fexecution_id\x18\x04 \x01(\tR\vexecutionId\x12%\n" +
+	"\x0eexecution_name\x18\x05 \x01(\tR\rexecutionName\x12\x17\n" +
+	"\astep_id\x18\x06 \x01(\tR\x06stepId\x12\x1b\n" +
+	"\tstep_name\x18\a \x01(\tR\bstepName\x12\x1e\n" +
+	"\n" +
+	"capability\x18\b \x01(\tR\n" +
+	"capability\x129\n" +
+	"\n" +
+	"lease_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tleaseTime\x12F\n" +
+	"\x11lease_expire_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12B\n" +
+	"\x0flease_remaining\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0eleaseRemaining\x12\x1f\n" +
+	"\bprogress\x18\f \x01(\x01H\x00R\bprogress\x88\x01\x01\x12)\n" +
+	"\x10progress_message\x18\r \x01(\tR\x0fprogressMessageB\v\n" +
+	"\t_progress\"\xbb\x02\n" +
+	"\x12ListWorkersRequest\x128\n" +
+	"\tnamespace\x18\x01 \x01(\tB\x1a\xbaH\x17r\x15(?2\x11^[A-Za-z0-9._-]*$R\tnamespace\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12 \n" +
+	"\x04node\x18\x04 \x01(\tB\f\xbaH\tr\a(\x80\x02\xba\x01\x01\x00R\x04node\x12&\n" +
+	"\aversion\x18\x05 \x01(\tB\f\xbaH\tr\a(\x80\x02\xba\x01\x01\x00R\aversion\x12<\n" +
+	"\n" +
+	"capability\x18\x06 \x01(\tB\x1c\xbaH\x19r\x17(\x80\x012\x12^[A-Za-z0-9._/-]*$R\n" +
+	"capability\x12\x1b\n" +
+	"\tlive_only\x18\a \x01(\bR\bliveOnly\"m\n" +
+	"\x13ListWorkersResponse\x12.\n" +
+	"\aworkers\x18\x01 \x03(\v2\x14.leasehold.v1.WorkerR\aworkers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"9\n" +
+	"\x10GetWorkerRequest\x12%\n" +
+	"\tworker_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\bworkerId\"A\n" +
+	"\x11GetWorkerResponse\x12,\n" +
+	"\x06worker\x18\x01 \x01(\v2\x14.leasehold.v1.WorkerR\x06worker\"\x9f\x02\n" +
+	"\x15SetWorkerDrainRequest\x128\n" +
+	"\tnamespace\x18\x01 \x01(\tB\x1a\xbaH\x17r\x15(?2\x11^[A-Za-z0-9._-]*$R\tnamespace\x12'\n" +
+	"\tworker_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01H\x00R\bworkerId\x12$\n" +
+	"\x04node\x18\x03 \x01(\tB\x0e\xbaH\vr\t\x10\x01(\x80\x02\xba\x01\x01\x00H\x00R\x04node\x12*\n" +
+	"\aversion\x18\x04 \x01(\tB\x0e\xbaH\vr\t\x10\x01(\x80\x02\xba\x01\x01\x00H\x00R\aversion\x12\x1a\n" +
+	"\bdraining\x18\x05 \x01(\bR\bdraining\x12$\n" +
+	"\x06reason\x18\x06 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reasonB\x0f\n" +
+	"\x06target\x12\x05\xbaH\x02\b\x01\"z\n" +
+	"\x16SetWorkerDrainResponse\x12\x18\n" +
+	"\aworkers\x18\x01 \x01(\x05R\aworkers\x12\x1f\n" +
+	"\vlive_leases\x18\x02 \x01(\x05R\n" +
+	"liveLeases\x12%\n" +
+	"\x0eworkers_capped\x18\x03 \x01(\bR\rworkersCapped\"\xa4\x05\n" +
+	"\n" +
+	"Capability\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x05R\x05ready\x12!\n" +
+	"\fready_capped\x18\x03 \x01(\bR\vreadyCapped\x12\x18\n" +
+	"\adelayed\x18\x04 \x01(\x05R\adelayed\x12%\n" +
+	"\x0edelayed_capped\x18\x05 \x01(\bR\rdelayedCapped\x12\x18\n" +
+	"\arunning\x18\x06 \x01(\x05R\arunning\x12%\n" +
+	"\x0erunning_capped\x18\a \x01(\bR\rrunningCapped\x12\x16\n" +
+	"\x06paused\x18\b \x01(\bR\x06paused\x12!\n" +
+	"\fpause_reason\x18\t \x01(\tR\vpauseReason\x129\n" +
+	"\n" +
+	"pause_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tpauseTime\x12C\n" +
+	"\x10oldest_ready_age\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0eoldestReadyAge\x12!\n" +
+	"\flive_workers\x18\f \x01(\x05R\vliveWorkers\x12'\n" +
+	"\x0fdrained_workers\x18\r \x01(\x05R\x0edrainedWorkers\x12\x1d\n" +
+	"\n" +
+	"free_slots\x18\x0e \x01(\x03R\tfreeSlots\x12%\n" +
+	"\x0eworkers_capped\x18\x0f \x01(\bR\rworkersCapped\x12>\n" +
+	"\vlast_minute\x18\x10 \x01(\v2\x1d.leasehold.v1.AttemptOutcomesR\n" +
+	"lastMinute\x12:\n" +
+	"\tlast_hour\x18\x11 \x01(\v2\x1d.leasehold.v1.AttemptOutcomesR\blastHour\"\xb0\x01\n" +
+	"\x0fAttemptOutcomes\x12\x1c\n" +
+	"\tsucceeded\x18\x01 \x01(\x03R\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\x03R\x06failed\x12\x1b\n" +
+	"\ttimed_out\x18\x03 \x01(\x03R\btimedOut\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\x03R\x04lost\x12\x1a\n" +
+	"\breleased\x18\x05 \x01(\x03R\breleased\x12\x1a\n" +
+	"\bcanceled\x18\x06 \x01(\x03R\bcanceled\"\xd9\x01\n" +
+	"\x17ListCapabilitiesRequest\x128\n" +
+	"\tnamespace\x18\x01 \x01(\tB\x1a\xbaH\x17r\x15(?2\x11^[A-Za-z0-9._-]*$R\tnamespace\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12<\n" +
+	"\n" +
+	"capability\x18\x04 \x01(\tB\x1c\xbaH\x19r\x17(\x80\x012\x12^[A-Za-z0-9._/-]*$R\n" +
+	"capability\"\x80\x01\n" +
+	"\x18ListCapabilitiesResponse\x12<\n" +
+	"\fcapabilities\x18\x01 \x03(\v2\x18.leasehold.v1.CapabilityR\fcapabilities\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
+	"\x16PauseCapabilityRequest\x128\n" +
+	"\tnamespace\x18\x01 \x01(\tB\x1a\xbaH\x17r\x15(?2\x11^[A-Za-z0-9._-]*$R\tnamespace\x12<\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\tB\x1c\xbaH\x19r\x17(\x80\x012\x12^[A-Za-z0-9._/-]+$R\n" +
+	"capability\x12$\n" +
+	"\x06reason\x18\x03 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reason\"S\n" +
+	"\x17PauseCapabilityResponse\x128\n" +
+	"\n" +
+	"capability\x18\x01 \x01(\v2\x18.leasehold.v1.CapabilityR\n" +
+	"capability\"\xb7\x01\n" +
+	"\x17ResumeCapabilityRequest\x128\n" +
+	"\tnamespace\x18\x01 \x01(\tB\x1a\xbaH\x17r\x15(?2\x11^[A-Za-z0-9._-]*$R\tnamespace\x12<\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\tB\x1c\xbaH\x19r\x17(\x80\x012\x12^[A-Za-z0-9._/-]+$R\n" +
+	"capability\x12$\n" +
+	"\x06reason\x18\x03 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reason\"T\n" +
+	"\x18ResumeCapabilityResponse\x128\n" +
+	"\n" +
+	"capability\x18\x01 \x01(\v2\x18.leasehold.v1.CapabilityR\n" +
+	"capability\"\xf3\x02\n" +
+	"\x12ExplainStepRequest\x12$\n" +
+	"\astep_id\x18\x01 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06stepId\x12.\n" +
+	"\fexecution_id\x18\x02 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\vexecutionId\x12)\n" +
+	"\tstep_name\x18\x03 \x01(\tB\f\xbaH\tr\a(\x80\x02\xba\x01\x01\x00R\bstepName:\xdb\x01\xbaH\xd7\x01\x1a\xd4\x01\n" +
+	"\astep_id\x12Fstep_id: either step_id or both execution_id and step_name must be set\x1a\x80\x01(this.step_id != '') != (this.execution_id != '' || this.step_name != '') && (this.execution_id != '') == (this.step_name != '')\"\xa8\x03\n" +
+	"\x13ExplainStepResponse\x12\x17\n" +
+	"\astep_id\x18\x01 \x01(\tR\x06stepId\x12\x1b\n" +
+	"\tstep_name\x18\x02 \x01(\tR\bstepName\x12!\n" +
+	"\fexecution_id\x18\x03 \x01(\tR\vexecutionId\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x04 \x01(\tR\n" +
+	"capability\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x126\n" +
+	"\n" +
+	"step_state\x18\x06 \x01(\x0e2\x17.leasehold.v1.StepStateR\tstepState\x12E\n" +
+	"\x0fexecution_state\x18\a \x01(\x0e2\x1c.leasehold.v1.ExecutionStateR\x0eexecutionState\x122\n" +
+	"\areasons\x18\b \x03(\v2\x18.leasehold.v1.StepReasonR\areasons\x12\x18\n" +
+	"\asummary\x18\t \x01(\tR\asummary\x127\n" +
+	"\tread_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\breadTime\"\xfa\x04\n" +
+	"\n" +
+	"StepReason\x120\n" +
+	"\x04code\x18\x01 \x01(\x0e2\x1c.leasehold.v1.StepReasonCodeR\x04code\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
+	"\x06change\x18\x04 \x01(\tR\x06change\x125\n" +
+	"\aparents\x18\x05 \x03(\v2\x1b.leasehold.v1.WaitingParentR\aparents\x12!\n" +
+	"\fparent_count\x18\x06 \x01(\x05R\vparentCount\x125\n" +
+	"\bdue_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12>\n" +
+	"\rdue_remaining\x18\b \x01(\v2\x19.google.protobuf.DurationR\fdueRemaining\x120\n" +
+	"\bdue_kind\x18\t \x01(\x0e2\x15.leasehold.v1.DueKindR\adueKind\x12!\n" +
+	"\fgiven_reason\x18\n" +
+	" \x01(\tR\vgivenReason\x12\x14\n" +
+	"\x05ahead\x18\v \x01(\x05R\x05ahead\x12!\n" +
+	"\fahead_capped\x18\f \x01(\bR\vaheadCapped\x12'\n" +
+	"\x0fcapable_workers\x18\r \x01(\x05R\x0ecapableWorkers\x12\x1d\n" +
+	"\n" +
+	"free_slots\x18\x0e \x01(\x05R\tfreeSlots\x12/\n" +
+	"\aattempt\x18\x0f \x01(\v2\x15.leasehold.v1.AttemptR\aattempt\"k\n" +
+	"\rWaitingParent\x12\x17\n" +
+	"\astep_id\x18\x01 \x01(\tR\x06stepId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12-\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x17.leasehold.v1.StepStateR\x05state\"\x91\x01\n" +
+	"\x12RevokeLeaseRequest\x12'\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\tattemptId\x12,\n" +
+	"\rlease_version\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\fleaseVersion\x12$\n" +
+	"\x06reason\x18\x03 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reason\"\xf8\x01\n" +
+	"\x13RevokeLeaseResponse\x12\x1a\n" +
+	"\breplayed\x18\x01 \x01(\bR\breplayed\x126\n" +
+	"\n" +
+	"step_state\x18\x02 \x01(\x0e2\x17.leasehold.v1.StepStateR\tstepState\x12E\n" +
+	"\x0fexecution_state\x18\x03 \x01(\x0e2\x1c.leasehold.v1.ExecutionStateR\x0eexecutionState\x12F\n" +
+	"\x11next_attempt_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x0fnextAttemptTime\"n\n" +
+	"\x19TerminateExecutionRequest\x12+\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\vexecutionId\x12$\n" +
+	"\x06reason\x18\x02 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reason\"S\n" +
+	"\x1aTerminateExecutionResponse\x125\n" +
+	"\texecution\x18\x01 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\"\xbe\x04\n" +
 	"\vOutboxEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12!\n" +
@@ -736,7 +3314,26 @@ const file_leasehold_v1_operator_service_proto_rawDesc = "" +
 	"\x0ecreated_before\x124created_before: goes with status, not with event_ids\x1a7this.event_ids.size() == 0 || !has(this.created_before)\"D\n" +
 	"\x18SkipOutboxEventsResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x05R\x05count\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more*\xff\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more*\xc7\x03\n" +
+	"\x0eStepReasonCode\x12 \n" +
+	"\x1cSTEP_REASON_CODE_UNSPECIFIED\x10\x00\x12(\n" +
+	"$STEP_REASON_CODE_WAITING_FOR_PARENTS\x10\x01\x12\x1e\n" +
+	"\x1aSTEP_REASON_CODE_DUE_LATER\x10\x02\x12&\n" +
+	"\"STEP_REASON_CODE_CAPABILITY_PAUSED\x10\x03\x12&\n" +
+	"\"STEP_REASON_CODE_NO_CAPABLE_WORKER\x10\x04\x12%\n" +
+	"!STEP_REASON_CODE_NODE_UNAVAILABLE\x10\x05\x12!\n" +
+	"\x1dSTEP_REASON_CODE_WORKERS_FULL\x10\x06\x12$\n" +
+	" STEP_REASON_CODE_WORKERS_DRAINED\x10\a\x12\"\n" +
+	"\x1eSTEP_REASON_CODE_BEHIND_OTHERS\x10\b\x12(\n" +
+	"$STEP_REASON_CODE_EXECUTION_CANCELING\x10\t\x12\x1c\n" +
+	"\x18STEP_REASON_CODE_RUNNING\x10\n" +
+	"\x12\x1d\n" +
+	"\x19STEP_REASON_CODE_TERMINAL\x10\v*c\n" +
+	"\aDueKind\x12\x18\n" +
+	"\x14DUE_KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eDUE_KIND_START\x10\x01\x12\x14\n" +
+	"\x10DUE_KIND_BACKOFF\x10\x02\x12\x14\n" +
+	"\x10DUE_KIND_RELEASE\x10\x03*\xff\x01\n" +
 	"\x11OutboxEventStatus\x12#\n" +
 	"\x1fOUTBOX_EVENT_STATUS_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bOUTBOX_EVENT_STATUS_PENDING\x10\x01\x12\"\n" +
@@ -744,8 +3341,17 @@ const file_leasehold_v1_operator_service_proto_rawDesc = "" +
 	"\x1dOUTBOX_EVENT_STATUS_PUBLISHED\x10\x03\x12\x1e\n" +
 	"\x1aOUTBOX_EVENT_STATUS_FAILED\x10\x04\x12\x1c\n" +
 	"\x18OUTBOX_EVENT_STATUS_DEAD\x10\x05\x12\x1f\n" +
-	"\x1bOUTBOX_EVENT_STATUS_SKIPPED\x10\x062\xc3\x02\n" +
-	"\x0fOperatorService\x12a\n" +
+	"\x1bOUTBOX_EVENT_STATUS_SKIPPED\x10\x062\xf9\b\n" +
+	"\x0fOperatorService\x12R\n" +
+	"\vListWorkers\x12 .leasehold.v1.ListWorkersRequest\x1a!.leasehold.v1.ListWorkersResponse\x12L\n" +
+	"\tGetWorker\x12\x1e.leasehold.v1.GetWorkerRequest\x1a\x1f.leasehold.v1.GetWorkerResponse\x12[\n" +
+	"\x0eSetWorkerDrain\x12#.leasehold.v1.SetWorkerDrainRequest\x1a$.leasehold.v1.SetWorkerDrainResponse\x12a\n" +
+	"\x10ListCapabilities\x12%.leasehold.v1.ListCapabilitiesRequest\x1a&.leasehold.v1.ListCapabilitiesResponse\x12^\n" +
+	"\x0fPauseCapability\x12$.leasehold.v1.PauseCapabilityRequest\x1a%.leasehold.v1.PauseCapabilityResponse\x12a\n" +
+	"\x10ResumeCapability\x12%.leasehold.v1.ResumeCapabilityRequest\x1a&.leasehold.v1.ResumeCapabilityResponse\x12R\n" +
+	"\vExplainStep\x12 .leasehold.v1.ExplainStepRequest\x1a!.leasehold.v1.ExplainStepResponse\x12R\n" +
+	"\vRevokeLease\x12 .leasehold.v1.RevokeLeaseRequest\x1a!.leasehold.v1.RevokeLeaseResponse\x12g\n" +
+	"\x12TerminateExecution\x12'.leasehold.v1.TerminateExecutionRequest\x1a(.leasehold.v1.TerminateExecutionResponse\x12a\n" +
 	"\x10ListOutboxEvents\x12%.leasehold.v1.ListOutboxEventsRequest\x1a&.leasehold.v1.ListOutboxEventsResponse\x12j\n" +
 	"\x13RedriveOutboxEvents\x12(.leasehold.v1.RedriveOutboxEventsRequest\x1a).leasehold.v1.RedriveOutboxEventsResponse\x12a\n" +
 	"\x10SkipOutboxEvents\x12%.leasehold.v1.SkipOutboxEventsRequest\x1a&.leasehold.v1.SkipOutboxEventsResponseB=Z;github.com/leasehold/leasehold/api/leasehold/v1;leaseholdv1b\x06proto3"
@@ -762,46 +3368,131 @@ func file_leasehold_v1_operator_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_operator_service_proto_rawDescData
 }
 
-var file_leasehold_v1_operator_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leasehold_v1_operator_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_leasehold_v1_operator_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_leasehold_v1_operator_service_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_leasehold_v1_operator_service_proto_goTypes = []any{
-	(OutboxEventStatus)(0),              // 0: leasehold.v1.OutboxEventStatus
-	(*OutboxEvent)(nil),                 // 1: leasehold.v1.OutboxEvent
-	(*ListOutboxEventsRequest)(nil),     // 2: leasehold.v1.ListOutboxEventsRequest
-	(*ListOutboxEventsResponse)(nil),    // 3: leasehold.v1.ListOutboxEventsResponse
-	(*RedriveOutboxEventsRequest)(nil),  // 4: leasehold.v1.RedriveOutboxEventsRequest
-	(*RedriveOutboxEventsResponse)(nil), // 5: leasehold.v1.RedriveOutboxEventsResponse
-	(*SkipOutboxEventsRequest)(nil),     // 6: leasehold.v1.SkipOutboxEventsRequest
-	(*SkipOutboxEventsResponse)(nil),    // 7: leasehold.v1.SkipOutboxEventsResponse
-	(*timestamppb.Timestamp)(nil),       // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),         // 9: google.protobuf.Duration
-	(*Payload)(nil),                     // 10: leasehold.v1.Payload
+	(StepReasonCode)(0),                 // 0: leasehold.v1.StepReasonCode
+	(DueKind)(0),                        // 1: leasehold.v1.DueKind
+	(OutboxEventStatus)(0),              // 2: leasehold.v1.OutboxEventStatus
+	(*Worker)(nil),                      // 3: leasehold.v1.Worker
+	(*WorkerDrain)(nil),                 // 4: leasehold.v1.WorkerDrain
+	(*WorkerAttempt)(nil),               // 5: leasehold.v1.WorkerAttempt
+	(*ListWorkersRequest)(nil),          // 6: leasehold.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),         // 7: leasehold.v1.ListWorkersResponse
+	(*GetWorkerRequest)(nil),            // 8: leasehold.v1.GetWorkerRequest
+	(*GetWorkerResponse)(nil),           // 9: leasehold.v1.GetWorkerResponse
+	(*SetWorkerDrainRequest)(nil),       // 10: leasehold.v1.SetWorkerDrainRequest
+	(*SetWorkerDrainResponse)(nil),      // 11: leasehold.v1.SetWorkerDrainResponse
+	(*Capability)(nil),                  // 12: leasehold.v1.Capability
+	(*AttemptOutcomes)(nil),             // 13: leasehold.v1.AttemptOutcomes
+	(*ListCapabilitiesRequest)(nil),     // 14: leasehold.v1.ListCapabilitiesRequest
+	(*ListCapabilitiesResponse)(nil),    // 15: leasehold.v1.ListCapabilitiesResponse
+	(*PauseCapabilityRequest)(nil),      // 16: leasehold.v1.PauseCapabilityRequest
+	(*PauseCapabilityResponse)(nil),     // 17: leasehold.v1.PauseCapabilityResponse
+	(*ResumeCapabilityRequest)(nil),     // 18: leasehold.v1.ResumeCapabilityRequest
+	(*ResumeCapabilityResponse)(nil),    // 19: leasehold.v1.ResumeCapabilityResponse
+	(*ExplainStepRequest)(nil),          // 20: leasehold.v1.ExplainStepRequest
+	(*ExplainStepResponse)(nil),         // 21: leasehold.v1.ExplainStepResponse
+	(*StepReason)(nil),                  // 22: leasehold.v1.StepReason
+	(*WaitingParent)(nil),               // 23: leasehold.v1.WaitingParent
+	(*RevokeLeaseRequest)(nil),          // 24: leasehold.v1.RevokeLeaseRequest
+	(*RevokeLeaseResponse)(nil),         // 25: leasehold.v1.RevokeLeaseResponse
+	(*TerminateExecutionRequest)(nil),   // 26: leasehold.v1.TerminateExecutionRequest
+	(*TerminateExecutionResponse)(nil),  // 27: leasehold.v1.TerminateExecutionResponse
+	(*OutboxEvent)(nil),                 // 28: leasehold.v1.OutboxEvent
+	(*ListOutboxEventsRequest)(nil),     // 29: leasehold.v1.ListOutboxEventsRequest
+	(*ListOutboxEventsResponse)(nil),    // 30: leasehold.v1.ListOutboxEventsResponse
+	(*RedriveOutboxEventsRequest)(nil),  // 31: leasehold.v1.RedriveOutboxEventsRequest
+	(*RedriveOutboxEventsResponse)(nil), // 32: leasehold.v1.RedriveOutboxEventsResponse
+	(*SkipOutboxEventsRequest)(nil),     // 33: leasehold.v1.SkipOutboxEventsRequest
+	(*SkipOutboxEventsResponse)(nil),    // 34: leasehold.v1.SkipOutboxEventsResponse
+	nil,                                 // 35: leasehold.v1.Worker.LabelsEntry
+	(*timestamppb.Timestamp)(nil),       // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),         // 37: google.protobuf.Duration
+	(StepState)(0),                      // 38: leasehold.v1.StepState
+	(ExecutionState)(0),                 // 39: leasehold.v1.ExecutionState
+	(*Attempt)(nil),                     // 40: leasehold.v1.Attempt
+	(*Execution)(nil),                   // 41: leasehold.v1.Execution
+	(*Payload)(nil),                     // 42: leasehold.v1.Payload
 }
 var file_leasehold_v1_operator_service_proto_depIdxs = []int32{
-	0,  // 0: leasehold.v1.OutboxEvent.status:type_name -> leasehold.v1.OutboxEventStatus
-	8,  // 1: leasehold.v1.OutboxEvent.create_time:type_name -> google.protobuf.Timestamp
-	8,  // 2: leasehold.v1.OutboxEvent.available_time:type_name -> google.protobuf.Timestamp
-	9,  // 3: leasehold.v1.OutboxEvent.available_remaining:type_name -> google.protobuf.Duration
-	8,  // 4: leasehold.v1.OutboxEvent.publish_time:type_name -> google.protobuf.Timestamp
-	10, // 5: leasehold.v1.OutboxEvent.payload:type_name -> leasehold.v1.Payload
-	0,  // 6: leasehold.v1.ListOutboxEventsRequest.statuses:type_name -> leasehold.v1.OutboxEventStatus
-	8,  // 7: leasehold.v1.ListOutboxEventsRequest.created_before:type_name -> google.protobuf.Timestamp
-	1,  // 8: leasehold.v1.ListOutboxEventsResponse.events:type_name -> leasehold.v1.OutboxEvent
-	0,  // 9: leasehold.v1.RedriveOutboxEventsRequest.status:type_name -> leasehold.v1.OutboxEventStatus
-	8,  // 10: leasehold.v1.RedriveOutboxEventsRequest.created_before:type_name -> google.protobuf.Timestamp
-	0,  // 11: leasehold.v1.SkipOutboxEventsRequest.status:type_name -> leasehold.v1.OutboxEventStatus
-	8,  // 12: leasehold.v1.SkipOutboxEventsRequest.created_before:type_name -> google.protobuf.Timestamp
-	2,  // 13: leasehold.v1.OperatorService.ListOutboxEvents:input_type -> leasehold.v1.ListOutboxEventsRequest
-	4,  // 14: leasehold.v1.OperatorService.RedriveOutboxEvents:input_type -> leasehold.v1.RedriveOutboxEventsRequest
-	6,  // 15: leasehold.v1.OperatorService.SkipOutboxEvents:input_type -> leasehold.v1.SkipOutboxEventsRequest
-	3,  // 16: leasehold.v1.OperatorService.ListOutboxEvents:output_type -> leasehold.v1.ListOutboxEventsResponse
-	5,  // 17: leasehold.v1.OperatorService.RedriveOutboxEvents:output_type -> leasehold.v1.RedriveOutboxEventsResponse
-	7,  // 18: leasehold.v1.OperatorService.SkipOutboxEvents:output_type -> leasehold.v1.SkipOutboxEventsResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	35, // 0: leasehold.v1.Worker.labels:type_name -> leasehold.v1.Worker.LabelsEntry
+	36, // 1: leasehold.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	37, // 2: leasehold.v1.Worker.last_seen_age:type_name -> google.protobuf.Duration
+	36, // 3: leasehold.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
+	4,  // 4: leasehold.v1.Worker.drains:type_name -> leasehold.v1.WorkerDrain
+	5,  // 5: leasehold.v1.Worker.attempts:type_name -> leasehold.v1.WorkerAttempt
+	36, // 6: leasehold.v1.WorkerDrain.create_time:type_name -> google.protobuf.Timestamp
+	36, // 7: leasehold.v1.WorkerAttempt.lease_time:type_name -> google.protobuf.Timestamp
+	36, // 8: leasehold.v1.WorkerAttempt.lease_expire_time:type_name -> google.protobuf.Timestamp
+	37, // 9: leasehold.v1.WorkerAttempt.lease_remaining:type_name -> google.protobuf.Duration
+	3,  // 10: leasehold.v1.ListWorkersResponse.workers:type_name -> leasehold.v1.Worker
+	3,  // 11: leasehold.v1.GetWorkerResponse.worker:type_name -> leasehold.v1.Worker
+	36, // 12: leasehold.v1.Capability.pause_time:type_name -> google.protobuf.Timestamp
+	37, // 13: leasehold.v1.Capability.oldest_ready_age:type_name -> google.protobuf.Duration
+	13, // 14: leasehold.v1.Capability.last_minute:type_name -> leasehold.v1.AttemptOutcomes
+	13, // 15: leasehold.v1.Capability.last_hour:type_name -> leasehold.v1.AttemptOutcomes
+	12, // 16: leasehold.v1.ListCapabilitiesResponse.capabilities:type_name -> leasehold.v1.Capability
+	12, // 17: leasehold.v1.PauseCapabilityResponse.capability:type_name -> leasehold.v1.Capability
+	12, // 18: leasehold.v1.ResumeCapabilityResponse.capability:type_name -> leasehold.v1.Capability
+	38, // 19: leasehold.v1.ExplainStepResponse.step_state:type_name -> leasehold.v1.StepState
+	39, // 20: leasehold.v1.ExplainStepResponse.execution_state:type_name -> leasehold.v1.ExecutionState
+	22, // 21: leasehold.v1.ExplainStepResponse.reasons:type_name -> leasehold.v1.StepReason
+	36, // 22: leasehold.v1.ExplainStepResponse.read_time:type_name -> google.protobuf.Timestamp
+	0,  // 23: leasehold.v1.StepReason.code:type_name -> leasehold.v1.StepReasonCode
+	36, // 24: leasehold.v1.StepReason.since:type_name -> google.protobuf.Timestamp
+	23, // 25: leasehold.v1.StepReason.parents:type_name -> leasehold.v1.WaitingParent
+	36, // 26: leasehold.v1.StepReason.due_time:type_name -> google.protobuf.Timestamp
+	37, // 27: leasehold.v1.StepReason.due_remaining:type_name -> google.protobuf.Duration
+	1,  // 28: leasehold.v1.StepReason.due_kind:type_name -> leasehold.v1.DueKind
+	40, // 29: leasehold.v1.StepReason.attempt:type_name -> leasehold.v1.Attempt
+	38, // 30: leasehold.v1.WaitingParent.state:type_name -> leasehold.v1.StepState
+	38, // 31: leasehold.v1.RevokeLeaseResponse.step_state:type_name -> leasehold.v1.StepState
+	39, // 32: leasehold.v1.RevokeLeaseResponse.execution_state:type_name -> leasehold.v1.ExecutionState
+	36, // 33: leasehold.v1.RevokeLeaseResponse.next_attempt_time:type_name -> google.protobuf.Timestamp
+	41, // 34: leasehold.v1.TerminateExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	2,  // 35: leasehold.v1.OutboxEvent.status:type_name -> leasehold.v1.OutboxEventStatus
+	36, // 36: leasehold.v1.OutboxEvent.create_time:type_name -> google.protobuf.Timestamp
+	36, // 37: leasehold.v1.OutboxEvent.available_time:type_name -> google.protobuf.Timestamp
+	37, // 38: leasehold.v1.OutboxEvent.available_remaining:type_name -> google.protobuf.Duration
+	36, // 39: leasehold.v1.OutboxEvent.publish_time:type_name -> google.protobuf.Timestamp
+	42, // 40: leasehold.v1.OutboxEvent.payload:type_name -> leasehold.v1.Payload
+	2,  // 41: leasehold.v1.ListOutboxEventsRequest.statuses:type_name -> leasehold.v1.OutboxEventStatus
+	36, // 42: leasehold.v1.ListOutboxEventsRequest.created_before:type_name -> google.protobuf.Timestamp
+	28, // 43: leasehold.v1.ListOutboxEventsResponse.events:type_name -> leasehold.v1.OutboxEvent
+	2,  // 44: leasehold.v1.RedriveOutboxEventsRequest.status:type_name -> leasehold.v1.OutboxEventStatus
+	36, // 45: leasehold.v1.RedriveOutboxEventsRequest.created_before:type_name -> google.protobuf.Timestamp
+	2,  // 46: leasehold.v1.SkipOutboxEventsRequest.status:type_name -> leasehold.v1.OutboxEventStatus
+	36, // 47: leasehold.v1.SkipOutboxEventsRequest.created_before:type_name -> google.protobuf.Timestamp
+	6,  // 48: leasehold.v1.OperatorService.ListWorkers:input_type -> leasehold.v1.ListWorkersRequest
+	8,  // 49: leasehold.v1.OperatorService.GetWorker:input_type -> leasehold.v1.GetWorkerRequest
+	10, // 50: leasehold.v1.OperatorService.SetWorkerDrain:input_type -> leasehold.v1.SetWorkerDrainRequest
+	14, // 51: leasehold.v1.OperatorService.ListCapabilities:input_type -> leasehold.v1.ListCapabilitiesRequest
+	16, // 52: leasehold.v1.OperatorService.PauseCapability:input_type -> leasehold.v1.PauseCapabilityRequest
+	18, // 53: leasehold.v1.OperatorService.ResumeCapability:input_type -> leasehold.v1.ResumeCapabilityRequest
+	20, // 54: leasehold.v1.OperatorService.ExplainStep:input_type -> leasehold.v1.ExplainStepRequest
+	24, // 55: leasehold.v1.OperatorService.RevokeLease:input_type -> leasehold.v1.RevokeLeaseRequest
+	26, // 56: leasehold.v1.OperatorService.TerminateExecution:input_type -> leasehold.v1.TerminateExecutionRequest
+	29, // 57: leasehold.v1.OperatorService.ListOutboxEvents:input_type -> leasehold.v1.ListOutboxEventsRequest
+	31, // 58: leasehold.v1.OperatorService.RedriveOutboxEvents:input_type -> leasehold.v1.RedriveOutboxEventsRequest
+	33, // 59: leasehold.v1.OperatorService.SkipOutboxEvents:input_type -> leasehold.v1.SkipOutboxEventsRequest
+	7,  // 60: leasehold.v1.OperatorService.ListWorkers:output_type -> leasehold.v1.ListWorkersResponse
+	9,  // 61: leasehold.v1.OperatorService.GetWorker:output_type -> leasehold.v1.GetWorkerResponse
+	11, // 62: leasehold.v1.OperatorService.SetWorkerDrain:output_type -> leasehold.v1.SetWorkerDrainResponse
+	15, // 63: leasehold.v1.OperatorService.ListCapabilities:output_type -> leasehold.v1.ListCapabilitiesResponse
+	17, // 64: leasehold.v1.OperatorService.PauseCapability:output_type -> leasehold.v1.PauseCapabilityResponse
+	19, // 65: leasehold.v1.OperatorService.ResumeCapability:output_type -> leasehold.v1.ResumeCapabilityResponse
+	21, // 66: leasehold.v1.OperatorService.ExplainStep:output_type -> leasehold.v1.ExplainStepResponse
+	25, // 67: leasehold.v1.OperatorService.RevokeLease:output_type -> leasehold.v1.RevokeLeaseResponse
+	27, // 68: leasehold.v1.OperatorService.TerminateExecution:output_type -> leasehold.v1.TerminateExecutionResponse
+	30, // 69: leasehold.v1.OperatorService.ListOutboxEvents:output_type -> leasehold.v1.ListOutboxEventsResponse
+	32, // 70: leasehold.v1.OperatorService.RedriveOutboxEvents:output_type -> leasehold.v1.RedriveOutboxEventsResponse
+	34, // 71: leasehold.v1.OperatorService.SkipOutboxEvents:output_type -> leasehold.v1.SkipOutboxEventsResponse
+	60, // [60:72] is the sub-list for method output_type
+	48, // [48:60] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_operator_service_proto_init() }
@@ -810,13 +3501,24 @@ func file_leasehold_v1_operator_service_proto_init() {
 		return
 	}
 	file_leasehold_v1_types_proto_init()
+	file_leasehold_v1_operator_service_proto_msgTypes[1].OneofWrappers = []any{
+		(*WorkerDrain_WorkerId)(nil),
+		(*WorkerDrain_Node)(nil),
+		(*WorkerDrain_Version)(nil),
+	}
+	file_leasehold_v1_operator_service_proto_msgTypes[2].OneofWrappers = []any{}
+	file_leasehold_v1_operator_service_proto_msgTypes[7].OneofWrappers = []any{
+		(*SetWorkerDrainRequest_WorkerId)(nil),
+		(*SetWorkerDrainRequest_Node)(nil),
+		(*SetWorkerDrainRequest_Version)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_operator_service_proto_rawDesc), len(file_leasehold_v1_operator_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   7,
+			NumEnums:      3,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,6 +19,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	OperatorService_ListWorkers_FullMethodName         = "/leasehold.v1.OperatorService/ListWorkers"
+	OperatorService_GetWorker_FullMethodName           = "/leasehold.v1.OperatorService/GetWorker"
+	OperatorService_SetWorkerDrain_FullMethodName      = "/leasehold.v1.OperatorService/SetWorkerDrain"
+	OperatorService_ListCapabilities_FullMethodName    = "/leasehold.v1.OperatorService/ListCapabilities"
+	OperatorService_PauseCapability_FullMethodName     = "/leasehold.v1.OperatorService/PauseCapability"
+	OperatorService_ResumeCapability_FullMethodName    = "/leasehold.v1.OperatorService/ResumeCapability"
+	OperatorService_ExplainStep_FullMethodName         = "/leasehold.v1.OperatorService/ExplainStep"
+	OperatorService_RevokeLease_FullMethodName         = "/leasehold.v1.OperatorService/RevokeLease"
+	OperatorService_TerminateExecution_FullMethodName  = "/leasehold.v1.OperatorService/TerminateExecution"
 	OperatorService_ListOutboxEvents_FullMethodName    = "/leasehold.v1.OperatorService/ListOutboxEvents"
 	OperatorService_RedriveOutboxEvents_FullMethodName = "/leasehold.v1.OperatorService/RedriveOutboxEvents"
 	OperatorService_SkipOutboxEvents_FullMethodName    = "/leasehold.v1.OperatorService/SkipOutboxEvents"
@@ -28,9 +37,42 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// OperatorService is for the people who run the service. Any replica answers any call, also
-// one without a sink.
+// OperatorService is for operators: look at workers and capabilities, drain, pause, explain,
+// take leases away, and bring events on their way again. Every call works through any replica. What it changes is in force when it
+// answers OK, everywhere; repeats are harmless. Lists of things that can be many are counted up
+// to a bound, and say so.
 type OperatorServiceClient interface {
+	// ListWorkers pages through the workers of a namespace in order of name, gone ones too.
+	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
+	// GetWorker reads one worker with its live attempts. Errors: NOT_FOUND, WORKER_NOT_FOUND.
+	GetWorker(ctx context.Context, in *GetWorkerRequest, opts ...grpc.CallOption) (*GetWorkerResponse, error)
+	// SetWorkerDrain drains a worker, or every worker of a node or version, those that come later
+	// too; or ends that drain. After OK no later commit leases to a drained worker: its polls are
+	// answered with DIRECTIVE_DRAIN, its live leases stay and may be renewed and reported. A drain
+	// lasts until it is ended by the same worker_id, node or version; what is drained in several
+	// ways has to be undrained in each. Errors: NOT_FOUND, WORKER_NOT_FOUND.
+	SetWorkerDrain(ctx context.Context, in *SetWorkerDrainRequest, opts ...grpc.CallOption) (*SetWorkerDrainResponse, error)
+	// ListCapabilities pages through the capabilities of a namespace in order of name: what waits
+	// and runs, who can do it, and how attempts ended.
+	ListCapabilities(ctx context.Context, in *ListCapabilitiesRequest, opts ...grpc.CallOption) (*ListCapabilitiesResponse, error)
+	// PauseCapability stops leasing steps that need a capability. After OK no later commit leases
+	// one, retries and delays included; what runs may finish, and enqueueing goes on. One that is
+	// not known yet is paused ahead of its first step. Pausing again changes nothing.
+	PauseCapability(ctx context.Context, in *PauseCapabilityRequest, opts ...grpc.CallOption) (*PauseCapabilityResponse, error)
+	// ResumeCapability ends a pause; what waited goes on in its order. Resuming one that is not
+	// paused changes nothing. Errors: NOT_FOUND, CAPABILITY_NOT_FOUND.
+	ResumeCapability(ctx context.Context, in *ResumeCapabilityRequest, opts ...grpc.CallOption) (*ResumeCapabilityResponse, error)
+	// ExplainStep tells why a step does not run, or that it does, by the rules that the dispatcher
+	// itself follows. Errors: NOT_FOUND, STEP_NOT_FOUND or EXECUTION_NOT_FOUND.
+	ExplainStep(ctx context.Context, in *ExplainStepRequest, opts ...grpc.CallOption) (*ExplainStepResponse, error)
+	// RevokeLease ends a live attempt LOST (revoked) now, for a worker that is known to be gone; its
+	// step goes on as after any LOST attempt. The same call again is OK with replayed = true.
+	// Errors: NOT_FOUND, ATTEMPT_NOT_FOUND; FAILED_PRECONDITION with the reasons of a late renewal.
+	RevokeLease(ctx context.Context, in *RevokeLeaseRequest, opts ...grpc.CallOption) (*RevokeLeaseResponse, error)
+	// TerminateExecution ends an execution CANCELED at once: live leases are revoked, no grace. It
+	// works while CANCELING too; on a CANCELED one it is OK and changes nothing. Errors: NOT_FOUND,
+	// EXECUTION_NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one that SUCCEEDED or FAILED.
+	TerminateExecution(ctx context.Context, in *TerminateExecutionRequest, opts ...grpc.CallOption) (*TerminateExecutionResponse, error)
 	// ListOutboxEvents pages through the events of a namespace, each execution's together and in
 	// order: by (aggregate_id, sequence). What a page looks at is bounded: it can be short, even
 	// empty, while next_page_token is set. Events that are PENDING, PUBLISHING, FAILED or DEAD are
@@ -59,6 +101,96 @@ type operatorServiceClient struct {
 
 func NewOperatorServiceClient(cc grpc.ClientConnInterface) OperatorServiceClient {
 	return &operatorServiceClient{cc}
+}
+
+func (c *operatorServiceClient) ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWorkersResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListWorkers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetWorker(ctx context.Context, in *GetWorkerRequest, opts ...grpc.CallOption) (*GetWorkerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetWorkerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) SetWorkerDrain(ctx context.Context, in *SetWorkerDrainRequest, opts ...grpc.CallOption) (*SetWorkerDrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetWorkerDrainResponse)
+	err := c.cc.Invoke(ctx, OperatorService_SetWorkerDrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListCapabilities(ctx context.Context, in *ListCapabilitiesRequest, opts ...grpc.CallOption) (*ListCapabilitiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListCapabilitiesResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListCapabilities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) PauseCapability(ctx context.Context, in *PauseCapabilityRequest, opts ...grpc.CallOption) (*PauseCapabilityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseCapabilityResponse)
+	err := c.cc.Invoke(ctx, OperatorService_PauseCapability_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ResumeCapability(ctx context.Context, in *ResumeCapabilityRequest, opts ...grpc.CallOption) (*ResumeCapabilityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeCapabilityResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ResumeCapability_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ExplainStep(ctx context.Context, in *ExplainStepRequest, opts ...grpc.CallOption) (*ExplainStepResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainStepResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ExplainStep_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RevokeLease(ctx context.Context, in *RevokeLeaseRequest, opts ...grpc.CallOption) (*RevokeLeaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeLeaseResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RevokeLease_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) TerminateExecution(ctx context.Context, in *TerminateExecutionRequest, opts ...grpc.CallOption) (*TerminateExecutionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TerminateExecutionResponse)
+	err := c.cc.Invoke(ctx, OperatorService_TerminateExecution_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *operatorServiceClient) ListOutboxEvents(ctx context.Context, in *ListOutboxEventsRequest, opts ...grpc.CallOption) (*ListOutboxEventsResponse, error) {
@@ -95,9 +227,42 @@ func (c *operatorServiceClient) SkipOutboxEvents(ctx context.Context, in *SkipOu
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
 //
-// OperatorService is for the people who run the service. Any replica answers any call, also
-// one without a sink.
+// OperatorService is for operators: look at workers and capabilities, drain, pause, explain,
+// take leases away, and bring events on their way again. Every call works through any replica. What it changes is in force when it
+// answers OK, everywhere; repeats are harmless. Lists of things that can be many are counted up
+// to a bound, and say so.
 type OperatorServiceServer interface {
+	// ListWorkers pages through the workers of a namespace in order of name, gone ones too.
+	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
+	// GetWorker reads one worker with its live attempts. Errors: NOT_FOUND, WORKER_NOT_FOUND.
+	GetWorker(context.Context, *GetWorkerRequest) (*GetWorkerResponse, error)
+	// SetWorkerDrain drains a worker, or every worker of a node or version, those that come later
+	// too; or ends that drain. After OK no later commit leases to a drained worker: its polls are
+	// answered with DIRECTIVE_DRAIN, its live leases stay and may be renewed and reported. A drain
+	// lasts until it is ended by the same worker_id, node or version; what is drained in several
+	// ways has to be undrained in each. Errors: NOT_FOUND, WORKER_NOT_FOUND.
+	SetWorkerDrain(context.Context, *SetWorkerDrainRequest) (*SetWorkerDrainResponse, error)
+	// ListCapabilities pages through the capabilities of a namespace in order of name: what waits
+	// and runs, who can do it, and how attempts ended.
+	ListCapabilities(context.Context, *ListCapabilitiesRequest) (*ListCapabilitiesResponse, error)
+	// PauseCapability stops leasing steps that need a capability. After OK no later commit leases
+	// one, retries and delays included; what runs may finish, and enqueueing goes on. One that is
+	// not known yet is paused ahead of its first step. Pausing again changes nothing.
+	PauseCapability(context.Context, *PauseCapabilityRequest) (*PauseCapabilityResponse, error)
+	// ResumeCapability ends a pause; what waited goes on in its order. Resuming one that is not
+	// paused changes nothing. Errors: NOT_FOUND, CAPABILITY_NOT_FOUND.
+	ResumeCapability(context.Context, *ResumeCapabilityRequest) (*ResumeCapabilityResponse, error)
+	// ExplainStep tells why a step does not run, or that it does, by the rules that the dispatcher
+	// itself follows. Errors: NOT_FOUND, STEP_NOT_FOUND or EXECUTION_NOT_FOUND.
+	ExplainStep(context.Context, *ExplainStepRequest) (*ExplainStepResponse, error)
+	// RevokeLease ends a live attempt LOST (revoked) now, for a worker that is known to be gone; its
+	// step goes on as after any LOST attempt. The same call again is OK with replayed = true.
+	// Errors: NOT_FOUND, ATTEMPT_NOT_FOUND; FAILED_PRECONDITION with the reasons of a late renewal.
+	RevokeLease(context.Context, *RevokeLeaseRequest) (*RevokeLeaseResponse, error)
+	// TerminateExecution ends an execution CANCELED at once: live leases are revoked, no grace. It
+	// works while CANCELING too; on a CANCELED one it is OK and changes nothing. Errors: NOT_FOUND,
+	// EXECUTION_NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one that SUCCEEDED or FAILED.
+	TerminateExecution(context.Context, *TerminateExecutionRequest) (*TerminateExecutionResponse, error)
 	// ListOutboxEvents pages through the events of a namespace, each execution's together and in
 	// order: by (aggregate_id, sequence). What a page looks at is bounded: it can be short, even
 	// empty, while next_page_token is set. Events that are PENDING, PUBLISHING, FAILED or DEAD are
@@ -128,6 +293,33 @@ type OperatorServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedOperatorServiceServer struct{}
 
+func (UnimplementedOperatorServiceServer) ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWorkers not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetWorker(context.Context, *GetWorkerRequest) (*GetWorkerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetWorker not implemented")
+}
+func (UnimplementedOperatorServiceServer) SetWorkerDrain(context.Context, *SetWorkerDrainRequest) (*SetWorkerDrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetWorkerDrain not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListCapabilities(context.Context, *ListCapabilitiesRequest) (*ListCapabilitiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCapabilities not implemented")
+}
+func (UnimplementedOperatorServiceServer) PauseCapability(context.Context, *PauseCapabilityRequest) (*PauseCapabilityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseCapability not implemented")
+}
+func (UnimplementedOperatorServiceServer) ResumeCapability(context.Context, *ResumeCapabilityRequest) (*ResumeCapabilityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeCapability not implemented")
+}
+func (UnimplementedOperatorServiceServer) ExplainStep(context.Context, *ExplainStepRequest) (*ExplainStepResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainStep not implemented")
+}
+func (UnimplementedOperatorServiceServer) RevokeLease(context.Context, *RevokeLeaseRequest) (*RevokeLeaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeLease not implemented")
+}
+func (UnimplementedOperatorServiceServer) TerminateExecution(context.Context, *TerminateExecutionRequest) (*TerminateExecutionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TerminateExecution not implemented")
+}
 func (UnimplementedOperatorServiceServer) ListOutboxEvents(context.Context, *ListOutboxEventsRequest) (*ListOutboxEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListOutboxEvents not implemented")
 }
@@ -156,6 +348,168 @@ func RegisterOperatorServiceServer(s grpc.ServiceRegistrar, srv OperatorServiceS
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&OperatorService_ServiceDesc, srv)
+}
+
+func _OperatorService_ListWorkers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWorkersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListWorkers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListWorkers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListWorkers(ctx, req.(*ListWorkersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetWorker(ctx, req.(*GetWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_SetWorkerDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetWorkerDrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).SetWorkerDrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_SetWorkerDrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).SetWorkerDrain(ctx, req.(*SetWorkerDrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListCapabilities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCapabilitiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListCapabilities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListCapabilities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListCapabilities(ctx, req.(*ListCapabilitiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_PauseCapability_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseCapabilityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).PauseCapability(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_PauseCapability_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).PauseCapability(ctx, req.(*PauseCapabilityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ResumeCapability_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeCapabilityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ResumeCapability(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ResumeCapability_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ResumeCapability(ctx, req.(*ResumeCapabilityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ExplainStep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainStepRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ExplainStep(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ExplainStep_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ExplainStep(ctx, req.(*ExplainStepRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RevokeLease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeLeaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RevokeLease(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RevokeLease_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RevokeLease(ctx, req.(*RevokeLeaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_TerminateExecution_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TerminateExecutionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).TerminateExecution(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_TerminateExecution_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).TerminateExecution(ctx, req.(*TerminateExecutionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _OperatorService_ListOutboxEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -219,6 +573,42 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "leasehold.v1.OperatorService",
 	HandlerType: (*OperatorServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ListWorkers",
+			Handler:    _OperatorService_ListWorkers_Handler,
+		},
+		{
+			MethodName: "GetWorker",
+			Handler:    _OperatorService_GetWorker_Handler,
+		},
+		{
+			MethodName: "SetWorkerDrain",
+			Handler:    _OperatorService_SetWorkerDrain_Handler,
+		},
+		{
+			MethodName: "ListCapabilities",
+			Handler:    _OperatorService_ListCapabilities_Handler,
+		},
+		{
+			MethodName: "PauseCapability",
+			Handler:    _OperatorService_PauseCapability_Handler,
+		},
+		{
+			MethodName: "ResumeCapability",
+			Handler:    _OperatorService_ResumeCapability_Handler,
+		},
+		{
+			MethodName: "ExplainStep",
+			Handler:    _OperatorService_ExplainStep_Handler,
+		},
+		{
+			MethodName: "RevokeLease",
+			Handler:    _OperatorService_RevokeLease_Handler,
+		},
+		{
+			MethodName: "TerminateExecution",
+			Handler:    _OperatorService_TerminateExecution_Handler,
+		},
 		{
 			MethodName: "ListOutboxEvents",
 			Handler:    _OperatorService_ListOutboxEvents_Handler,

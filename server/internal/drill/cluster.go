@@ -29,6 +29,9 @@ type Config struct {
 	MaxStreams    int           // of each replica; 0: the server's default
 	ConnectionAge time.Duration // of clients' connections; 0: the server's default
 	Logger        *slog.Logger  // default: none
+	// SessionTimeout is after how long a silent worker is not counted on; default 90 s.
+	SessionTimeout time.Duration
+	Observer       postgres.Observer // of all replicas' transactions; default: nobody
 
 	// Publisher makes the sink of a replica, whose relay then publishes all events. Without one
 	// events stay in the outbox.
@@ -139,7 +142,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 // compose puts the parts together, as the server's composition root does.
 func (r *Replica) compose(ctx context.Context, c Config) error {
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Logger: c.Logger,
+		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Observer: c.Observer, Logger: c.Logger, SessionTimeout: c.SessionTimeout,
 	})
 	if err != nil {
 		return err
@@ -165,6 +168,7 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	})
 	r.api, err = grpcapi.New(grpcapi.Config{MaxConnectionAge: c.ConnectionAge, Logger: c.Logger}, grpcapi.Deps{
 		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service, Watches: r.service,
+		Operators: r.service, Fleet: r.Store,
 		Events: outbox.NewOperator(r.Store.Outbox(), nil),
 	})
 	if err != nil {

@@ -2,142 +2,166 @@ package grpcapi
 
 import (
 	"context"
-	"strings"
-	"time"
 
 	"github.com/google/uuid"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
-	"github.com/leasehold/leasehold/server/internal/outbox"
-	"github.com/leasehold/leasehold/server/internal/task"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
 )
 
-// Events finds events that other systems hear of, and changes what becomes of them.
-type Events interface {
-	// List reads at most q.Limit events; the page may be short while there are more.
-	List(ctx context.Context, q outbox.ListQuery) (outbox.EventPage, error)
-	// Change does an action on every selected event, and tells how many that were.
-	Change(ctx context.Context, action outbox.Action, s outbox.Selection, reason string) (outbox.Total, error)
+// Operators changes where work may go, and takes work away.
+type Operators interface {
+	// SetDrain drains workers, or ends a drain.
+	SetDrain(ctx context.Context, d scheduler.Drain) (scheduler.Drained, error)
+	// Pause stops grants of a capability.
+	Pause(ctx context.Context, c scheduler.CapabilityKey, reason string) (scheduler.CapabilityView, error)
+	// Resume ends a pause.
+	Resume(ctx context.Context, c scheduler.CapabilityKey, reason string) (scheduler.CapabilityView, error)
+	// RevokeLease ends a live attempt LOST.
+	RevokeLease(ctx context.Context, r scheduler.Revocation) (scheduler.Revoked, error)
+	// Terminate ends an execution CANCELED, with its live attempts.
+	Terminate(ctx context.Context, execution uuid.UUID, reason string) (*scheduler.ExecutionView, error)
+}
+
+// Fleet reads what operators look at.
+type Fleet interface {
+	// ListWorkers reads at most q.Limit workers in order of name.
+	ListWorkers(ctx context.Context, q scheduler.WorkerQuery) ([]scheduler.WorkerView, error)
+	// GetWorker reads one with its live attempts.
+	GetWorker(ctx context.Context, id uuid.UUID) (scheduler.WorkerView, error)
+	// ListCapabilities reads at most q.Limit capabilities in order of name.
+	ListCapabilities(ctx context.Context, q scheduler.CapabilityQuery) ([]scheduler.CapabilityView, error)
+	// ExplainStep tells all that holds for a step.
+	ExplainStep(ctx context.Context, q scheduler.StepQuery) (scheduler.StepExplained, error)
 }
 
 // operatorService is for operators.
 type operatorService struct {
 	leaseholdv1.UnimplementedOperatorServiceServer
+	operators  Operators
+	fleet      Fleet
 	events     Events
 	maxMessage int
 }
 
-// ListOutboxEvents reads a page of events.
-func (s *operatorService) ListOutboxEvents(ctx context.Context, r *leaseholdv1.ListOutboxEventsRequest) (*leaseholdv1.ListOutboxEventsResponse, error) {
-	q, err := decodeListEvents(r)
+// ListWorkers reads a page of workers.
+func (s *operatorService) ListWorkers(ctx context.Context, r *leaseholdv1.ListWorkersRequest) (*leaseholdv1.ListWorkersResponse, error) {
+	q, err := decodeWorkers(r)
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.events.List(ctx, q)
+	views, err := s.fleet.ListWorkers(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	answer := &leaseholdv1.ListOutboxEventsResponse{}
+	answer := &leaseholdv1.ListWorkersResponse{}
 	room := newRoom(s.maxMessage)
-	for i := range page.Events {
-		e := encodeEvent(&page.Events[i])
-		if !room.take(e) {
-			last := &page.Events[i-1]
-			page.Next = &outbox.Position{AggregateID: last.AggregateID, Sequence: last.Sequence}
+	for i := range views {
+		w := encodeWorker(&views[i])
+		if !room.take(w) {
 			break
 		}
-		answer.Events = append(answer.Events, e)
+		answer.Workers = append(answer.Workers, w)
 	}
-	if page.Next != nil {
-		answer.NextPageToken = eventsBinding(q).placeToken(page.Next.AggregateID, page.Next.Sequence)
+	if n := len(answer.Workers); n > 0 && (n < len(views) || n >= q.Limit) {
+		answer.NextPageToken = workersBinding(q).nameToken(views[n-1].Name)
 	}
 	return answer, nil
 }
 
-// RedriveOutboxEvents makes DEAD events PENDING again.
-func (s *operatorService) RedriveOutboxEvents(ctx context.Context, r *leaseholdv1.RedriveOutboxEventsRequest) (*leaseholdv1.RedriveOutboxEventsResponse, error) {
-	total, err := s.events.Change(ctx, outbox.Redrive, decodeSelection(r), r.GetReason())
+// GetWorker reads a worker with its live attempts.
+func (s *operatorService) GetWorker(ctx context.Context, r *leaseholdv1.GetWorkerRequest) (*leaseholdv1.GetWorkerResponse, error) {
+	view, err := s.fleet.GetWorker(ctx, id(r.GetWorkerId()))
 	if err != nil {
 		return nil, err
 	}
-	return &leaseholdv1.RedriveOutboxEventsResponse{Count: int32(total.Events), More: total.More}, nil
+	return &leaseholdv1.GetWorkerResponse{Worker: encodeWorker(&view)}, nil
 }
 
-// SkipOutboxEvents makes events SKIPPED that wait or are DEAD.
-func (s *operatorService) SkipOutboxEvents(ctx context.Context, r *leaseholdv1.SkipOutboxEventsRequest) (*leaseholdv1.SkipOutboxEventsResponse, error) {
-	total, err := s.events.Change(ctx, outbox.Skip, decodeSelection(r), r.GetReason())
+// SetWorkerDrain drains workers, or ends a drain.
+func (s *operatorService) SetWorkerDrain(ctx context.Context, r *leaseholdv1.SetWorkerDrainRequest) (*leaseholdv1.SetWorkerDrainResponse, error) {
+	done, err := s.operators.SetDrain(ctx, decodeDrain(r))
 	if err != nil {
 		return nil, err
 	}
-	return &leaseholdv1.SkipOutboxEventsResponse{Count: int32(total.Events), More: total.More}, nil
+	return &leaseholdv1.SetWorkerDrainResponse{
+		Workers: int32(done.Workers), WorkersCapped: done.More, LiveLeases: int32(done.Leases),
+	}, nil
 }
 
-func decodeListEvents(r *leaseholdv1.ListOutboxEventsRequest) (outbox.ListQuery, error) {
-	q := outbox.ListQuery{
-		Namespace: namespace(r.GetNamespace()), AggregateID: id(r.GetAggregateId()), CreatedBefore: instantUp(r.GetCreatedBefore()),
-		Limit: pageSize(r.GetPageSize()), Payload: r.GetIncludePayload(),
+// ListCapabilities reads a page of capabilities.
+func (s *operatorService) ListCapabilities(ctx context.Context, r *leaseholdv1.ListCapabilitiesRequest) (*leaseholdv1.ListCapabilitiesResponse, error) {
+	q, err := decodeCapabilities(r)
+	if err != nil {
+		return nil, err
 	}
-	for _, s := range r.GetStatuses() {
-		q.Statuses = append(q.Statuses, decodeEventStatus(s))
+	views, err := s.fleet.ListCapabilities(ctx, q)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	q.After.AggregateID, q.After.Sequence, err = eventsBinding(q).place(r.GetPageToken())
-	return q, err
-}
-
-func eventsBinding(q outbox.ListQuery) binding {
-	statuses := make([]string, len(q.Statuses))
-	for i, s := range q.Statuses {
-		statuses[i] = string(s)
-	}
-	return bind("ListOutboxEvents").text(q.Namespace, q.AggregateID.String(), q.CreatedBefore.Format(time.RFC3339Nano)).set(statuses)
-}
-
-// selection is what requests have that change events.
-type selection interface {
-	GetEventIds() []string
-	GetNamespace() string
-	GetStatus() leaseholdv1.OutboxEventStatus
-	GetCreatedBefore() *timestamppb.Timestamp
-}
-
-// decodeSelection names events, or selects them; which of both was validated.
-func decodeSelection(r selection) outbox.Selection {
-	if ids := r.GetEventIds(); len(ids) > 0 {
-		s := outbox.Selection{IDs: make([]uuid.UUID, len(ids))}
-		for i := range ids {
-			s.IDs[i] = id(ids[i])
+	answer := &leaseholdv1.ListCapabilitiesResponse{}
+	room := newRoom(s.maxMessage)
+	for i := range views {
+		c := encodeCapability(&views[i])
+		if !room.take(c) {
+			break
 		}
-		return s
+		answer.Capabilities = append(answer.Capabilities, c)
 	}
-	return outbox.Selection{
-		Namespace: namespace(r.GetNamespace()), Statuses: []outbox.Status{decodeEventStatus(r.GetStatus())},
-		CreatedBefore: instantUp(r.GetCreatedBefore()),
+	if n := len(answer.Capabilities); n > 0 && (n < len(views) || n >= q.Limit) {
+		answer.NextPageToken = capabilitiesBinding(q).nameToken(views[n-1].Name)
 	}
+	return answer, nil
 }
 
-func encodeEvent(v *outbox.EventView) *leaseholdv1.OutboxEvent {
-	e := &leaseholdv1.OutboxEvent{
-		Id: v.ID.String(), Namespace: v.Namespace, AggregateId: v.AggregateID.String(), Type: v.Type, Sequence: v.Sequence,
-		Status: encodeEventStatus(v.Status), Attempts: int32(v.Attempts), LastError: v.LastError,
-		CreateTime: instant(&v.CreatedAt), AvailableTime: instant(&v.AvailableAt), PublishTime: instant(v.PublishedAt),
+// PauseCapability stops grants of a capability.
+func (s *operatorService) PauseCapability(ctx context.Context, r *leaseholdv1.PauseCapabilityRequest) (*leaseholdv1.PauseCapabilityResponse, error) {
+	view, err := s.operators.Pause(ctx, capabilityKey(r.GetNamespace(), r.GetCapability()), r.GetReason())
+	if err != nil {
+		return nil, err
 	}
-	if v.Status == outbox.Pending || v.Status == outbox.Failed {
-		e.AvailableRemaining = span(v.Available)
-	}
-	if v.Data != nil {
-		e.Payload = encodePayload(&task.Payload{JSON: true, Body: v.Data})
-	}
-	return e
+	return &leaseholdv1.PauseCapabilityResponse{Capability: encodeCapability(&view)}, nil
 }
 
-const eventStatusPrefix = "OUTBOX_EVENT_STATUS_"
-
-func decodeEventStatus(s leaseholdv1.OutboxEventStatus) outbox.Status {
-	return outbox.Status(strings.TrimPrefix(s.String(), eventStatusPrefix))
+// ResumeCapability ends a pause.
+func (s *operatorService) ResumeCapability(ctx context.Context, r *leaseholdv1.ResumeCapabilityRequest) (*leaseholdv1.ResumeCapabilityResponse, error) {
+	view, err := s.operators.Resume(ctx, capabilityKey(r.GetNamespace(), r.GetCapability()), r.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	return &leaseholdv1.ResumeCapabilityResponse{Capability: encodeCapability(&view)}, nil
 }
 
-func encodeEventStatus(s outbox.Status) leaseholdv1.OutboxEventStatus {
-	return leaseholdv1.OutboxEventStatus(leaseholdv1.OutboxEventStatus_value[eventStatusPrefix+string(s)])
+// ExplainStep tells why a step does not run, or that it does.
+func (s *operatorService) ExplainStep(ctx context.Context, r *leaseholdv1.ExplainStepRequest) (*leaseholdv1.ExplainStepResponse, error) {
+	explained, err := s.fleet.ExplainStep(ctx, scheduler.StepQuery{
+		StepID: id(r.GetStepId()), ExecutionID: id(r.GetExecutionId()), Name: r.GetStepName(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return encodeExplained(&explained), nil
+}
+
+// RevokeLease ends a live attempt.
+func (s *operatorService) RevokeLease(ctx context.Context, r *leaseholdv1.RevokeLeaseRequest) (*leaseholdv1.RevokeLeaseResponse, error) {
+	done, err := s.operators.RevokeLease(ctx, scheduler.Revocation{
+		AttemptID: id(r.GetAttemptId()), LeaseVersion: r.GetLeaseVersion(), Reason: r.GetReason(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &leaseholdv1.RevokeLeaseResponse{
+		Replayed: done.Replayed, StepState: encodeStepState(done.StepState),
+		ExecutionState: encodeExecutionState(done.ExecutionState), NextAttemptTime: instant(done.NextDue),
+	}, nil
+}
+
+// TerminateExecution ends an execution at once.
+func (s *operatorService) TerminateExecution(ctx context.Context, r *leaseholdv1.TerminateExecutionRequest) (*leaseholdv1.TerminateExecutionResponse, error) {
+	view, err := s.operators.Terminate(ctx, id(r.GetExecutionId()), r.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	return &leaseholdv1.TerminateExecutionResponse{Execution: encodeExecution(view)}, nil
 }

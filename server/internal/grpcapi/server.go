@@ -62,6 +62,8 @@ type Deps struct {
 	Leases     Leases
 	Events     Events
 	Watches    Watches
+	Operators  Operators
+	Fleet      Fleet
 }
 
 // Server serves every service of the wire contract, health and reflection on one port.
@@ -95,7 +97,9 @@ func New(config Config, deps Deps) (*Server, error) {
 		sessions: deps.Sessions, leases: deps.Leases, queries: deps.Queries,
 		config: config, check: check, failures: failures,
 	})
-	leaseholdv1.RegisterOperatorServiceServer(s.grpc, &operatorService{events: deps.Events, maxMessage: config.MaxMessageBytes})
+	leaseholdv1.RegisterOperatorServiceServer(s.grpc, &operatorService{
+		operators: deps.Operators, fleet: deps.Fleet, events: deps.Events, maxMessage: config.MaxMessageBytes,
+	})
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	}

@@ -81,7 +81,7 @@ func (b binding) token(position []byte) string {
 // open returns the position of a token, which has to be of size bytes.
 func (b binding) open(token string, size int) ([]byte, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(raw) != 1+size+digestBytes || raw[0] != tokenVersion {
+	if err != nil || size < 0 || len(raw) != 1+size+digestBytes || raw[0] != tokenVersion {
 		return nil, badToken()
 	}
 	position := raw[1 : 1+size]
@@ -149,4 +149,20 @@ func (b binding) place(token string) (id uuid.UUID, n int64, err error) {
 		return id, 0, err
 	}
 	return uuid.UUID(raw[:idBytes]), int64(binary.BigEndian.Uint64(raw[idBytes:])), nil
+}
+
+// nameToken is the token of a position that is a name.
+func (b binding) nameToken(name string) string { return b.token([]byte(name)) }
+
+// name opens a name's token; without a token it is empty.
+func (b binding) name(token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil {
+		return "", badToken()
+	}
+	position, err := b.open(token, len(raw)-1-digestBytes)
+	return string(position), err
 }

@@ -29,6 +29,10 @@ var (
 	_ scheduler.QueryStore    = (*Store)(nil)
 	_ scheduler.SweepStore    = (*Store)(nil)
 	_ scheduler.WatchStore    = (*Store)(nil)
+
+	_ scheduler.SteeringStore     = (*Store)(nil)
+	_ scheduler.InterventionStore = (*Store)(nil)
+	_ scheduler.FleetStore        = (*Store)(nil)
 )
 
 // Config says where the database is and what is written.
@@ -37,10 +41,12 @@ type Config struct {
 	MaxConns int    // of the pool; default 10. LISTEN has a connection of its own beside it
 	// Epoch stands for the WAL's timeline in lease versions where pg_walfile_name is missing;
 	// 0: the timeline is asked for. It must grow with each promotion of a standby.
-	Epoch    int64
-	Events   []task.EventType // written to the outbox; none: no rows
-	Logger   *slog.Logger
-	Observer Observer // none: nobody hears
+	Epoch  int64
+	Events []task.EventType // written to the outbox; none: no rows
+	// SessionTimeout is how long a worker counts as capacity after its last sign of life; default 90 s.
+	SessionTimeout time.Duration
+	Logger         *slog.Logger
+	Observer       Observer // none: nobody hears
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -53,10 +59,15 @@ type Store struct {
 	selected map[task.EventType]bool
 	observer Observer
 
+	sessionTimeout time.Duration
+
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
 }
 
-const defaultMaxConns = 10
+const (
+	defaultMaxConns       = 10
+	defaultSessionTimeout = 90 * time.Second
+)
 
 // Open connects. It does not wait for the database to be there: calls fail with
 // *scheduler.UnavailableError until it is.
@@ -78,10 +89,13 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
-		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer,
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, sessionTimeout: defaultSessionTimeout,
 	}
 	if s.observer == nil {
 		s.observer = nobody{}
+	}
+	if c.SessionTimeout > 0 {
+		s.sessionTimeout = c.SessionTimeout
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -214,10 +214,10 @@ func (d *dispatcher) lookedUp(p *parkedPoll, st PollState) {
 	switch {
 	case st.Err != nil:
 		p.finish(pollResult{err: st.Err})
+	case len(st.Live) > 0: // a drain takes no grant back
+		d.replay(p, st.Live)
 	case st.Worker.Draining:
 		p.finish(pollResult{PollAnswer: PollAnswer{Draining: true}})
-	case len(st.Live) > 0:
-		d.replay(p, st.Live)
 	case st.Answered: // and what it was granted is over
 		p.finish(pollResult{})
 	default:

@@ -13,12 +13,13 @@ type Kind string
 
 // The kinds of things that can be missing.
 const (
-	KindExecution Kind = "EXECUTION"
-	KindStep      Kind = "STEP"
-	KindAttempt   Kind = "ATTEMPT"
-	KindWorker    Kind = "WORKER"
-	KindSession   Kind = "SESSION"
-	KindEvent     Kind = "EVENT"
+	KindExecution  Kind = "EXECUTION"
+	KindStep       Kind = "STEP"
+	KindAttempt    Kind = "ATTEMPT"
+	KindWorker     Kind = "WORKER"
+	KindSession    Kind = "SESSION"
+	KindCapability Kind = "CAPABILITY"
+	KindEvent      Kind = "EVENT"
 )
 
 // NotFoundError says that an id is unknown. For a session it means: register again.

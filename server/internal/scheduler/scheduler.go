@@ -17,6 +17,8 @@ type Store interface {
 	DeliveryStore
 	SessionStore
 	ControlStore
+	SteeringStore
+	InterventionStore
 	SweepStore
 	WatchStore
 }

@@ -322,11 +322,28 @@ func (q *Queries) OpenStepIDs(ctx context.Context, executionIds []uuid.UUID) ([]
 	return items, nil
 }
 
+const stepOfName = `-- name: StepOfName :one
+SELECT id FROM steps WHERE execution_id = $1 AND name = $2::text
+`
+
+type StepOfNameParams struct {
+	ExecutionID uuid.UUID
+	Name        string
+}
+
+// A step by its name. Takes no lock; index (execution_id, ordinal), one execution's steps.
+func (q *Queries) StepOfName(ctx context.Context, arg StepOfNameParams) (uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, stepOfName, arg.ExecutionID, arg.Name)
+	var id uuid.UUID
+	err := row.Scan(&id)
+	return id, err
+}
+
 const stepsByID = `-- name: StepsByID :many
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
-    s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
+    s.parent_bytes, s.output_bytes, s.checkpoint_bytes, c.paused,
     COALESCE(a.id, '00000000-0000-0000-0000-000000000000')::uuid AS attempt_id, COALESCE(a.number, 0)::integer AS number,
     COALESCE(a.round, 0)::integer AS round, COALESCE(a.state, '')::text AS attempt_state,
     COALESCE(a.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
@@ -373,6 +390,7 @@ type StepsByIDRow struct {
 	ParentBytes            int32
 	OutputBytes            int32
 	CheckpointBytes        int32
+	Paused                 bool
 	AttemptID              uuid.UUID
 	Number                 int32
 	Round                  int32
@@ -429,6 +447,7 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 			&i.ParentBytes,
 			&i.OutputBytes,
 			&i.CheckpointBytes,
+			&i.Paused,
 			&i.AttemptID,
 			&i.Number,
 			&i.Round,
@@ -513,6 +532,51 @@ func (q *Queries) StepsByName(ctx context.Context, arg StepsByNameParams) ([]Ste
 			&i.Failure,
 			&i.StoppedBecause,
 			&i.NextDue,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const unfinishedParents = `-- name: UnfinishedParents :many
+SELECT p.id, p.name, p.state, (EXISTS (SELECT FROM attempts a WHERE a.step_id = p.id AND a.number = p.attempts_ended + 1))::boolean AS running
+FROM step_edges e JOIN steps p ON p.id = e.parent_id
+WHERE e.child_id = $1 AND p.state <> 'SUCCEEDED' ORDER BY p.ordinal LIMIT $2::integer
+`
+
+type UnfinishedParentsParams struct {
+	StepID uuid.UUID
+	Most   int32
+}
+
+type UnfinishedParentsRow struct {
+	ID      uuid.UUID
+	Name    string
+	State   string
+	Running bool
+}
+
+// The parents that a step waits for, in the order of their declaration. Takes no lock; primary
+// keys of step_edges and steps, and (step_id, number) of attempts: whether one runs.
+func (q *Queries) UnfinishedParents(ctx context.Context, arg UnfinishedParentsParams) ([]UnfinishedParentsRow, error) {
+	rows, err := q.db.Query(ctx, unfinishedParents, arg.StepID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UnfinishedParentsRow
+	for rows.Next() {
+		var i UnfinishedParentsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.State,
+			&i.Running,
 		); err != nil {
 			return nil, err
 		}

@@ -142,6 +142,41 @@ func (q *Queries) ListTimeline(ctx context.Context, arg ListTimelineParams) ([]L
 	return items, nil
 }
 
+const milestonesAt = `-- name: MilestonesAt :many
+SELECT milestone, at FROM timeline_entries WHERE execution_id = $1 AND milestone = ANY($2::text[])
+`
+
+type MilestonesAtParams struct {
+	ExecutionID uuid.UUID
+	Milestones  []string
+}
+
+type MilestonesAtRow struct {
+	Milestone string
+	At        pgtype.Timestamptz
+}
+
+// When milestones were reached, those that were. Takes no lock; unique index (execution_id, milestone).
+func (q *Queries) MilestonesAt(ctx context.Context, arg MilestonesAtParams) ([]MilestonesAtRow, error) {
+	rows, err := q.db.Query(ctx, milestonesAt, arg.ExecutionID, arg.Milestones)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MilestonesAtRow
+	for rows.Next() {
+		var i MilestonesAtRow
+		if err := rows.Scan(&i.Milestone, &i.At); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const reopenedBy = `-- name: ReopenedBy :many
 SELECT t.milestone FROM timeline_entries t
 WHERE t.execution_id = $1 AND t.milestone LIKE 'r%/execution/reopened' AND t.details ->> 'request_id' = $2::text
