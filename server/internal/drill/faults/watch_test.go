@@ -191,4 +191,3 @@ func timelineOf(t *testing.T, p *peer, id string) []*leaseholdv1.TimelineEntry {
 	}
 	return answer.GetEntries()
 }
-
