@@ -11,7 +11,7 @@ import (
 
 // Why a stream is ended though its caller is still there.
 var (
-	errServerStops   = errors.New("the server stops")
+	errServerStops   = errors.New("the server is stopping")
 	errConnectionOld = errors.New("the connection becomes too old")
 )
 
@@ -22,7 +22,7 @@ type streamEndedError struct {
 }
 
 func (e *streamEndedError) Error() string {
-	return fmt.Sprintf("the stream was ended since %v; call again with after_revision %d", e.cause, e.revision)
+	return fmt.Sprintf("the stream was ended: %v; call again with after_revision %d", e.cause, e.revision)
 }
 
 // endedEarly is the error of a stream whose context ended for one of those reasons; any other

@@ -42,7 +42,6 @@ type watchStream struct {
 
 // snapshot sends a part of a snapshot, in as many messages as its steps need.
 func (w *watchStream) snapshot(v *scheduler.ExecutionView, more bool) error {
-	w.revision = 0 // until it is complete
 	part := encodeExecution(v)
 	head := proto.Size(part)
 	space := newRoom(w.maxMessage - head)
