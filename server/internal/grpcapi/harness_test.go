@@ -43,6 +43,8 @@ type fakeApp struct {
 	poll       func(context.Context, scheduler.Poll) (scheduler.PollAnswer, error)
 	renew      func(context.Context, []scheduler.Renewal) []scheduler.Result[scheduler.Renewed]
 	report     func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported]
+
+	fakeOperators
 }
 
 func (f *fakeApp) Enqueue(ctx context.Context, s *task.ExecutionSpec) (scheduler.Enqueued, error) {
@@ -171,7 +173,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	t.Helper()
 	r := &rig{log: &logBook{}}
 	config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Operators: app, Fleet: app})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,7 @@ func allMethods() []protoreflect.MethodDescriptor {
 	var list []protoreflect.MethodDescriptor
 	for _, file := range []protoreflect.FileDescriptor{
 		leaseholdv1.File_leasehold_v1_execution_service_proto, leaseholdv1.File_leasehold_v1_worker_service_proto,
+		leaseholdv1.File_leasehold_v1_operator_service_proto,
 	} {
 		for i := range file.Services().Len() {
 			for j := range file.Services().Get(i).Methods().Len() {
