@@ -34,11 +34,13 @@ CREATE TABLE attempt_tallies (
     capability_id integer NOT NULL,
     at            timestamptz NOT NULL,
     state         text NOT NULL,
-    n             integer NOT NULL,
+    n             integer NOT NULL CHECK (n > 0),
     summed        boolean NOT NULL DEFAULT false  -- a whole minute's, from its beginning on
 );
 CREATE INDEX attempt_tallies_capability ON attempt_tallies (capability_id, at);
-CREATE INDEX attempt_tallies_age ON attempt_tallies (at);
+-- For those who sum up and forget, and say so by n > 0: a count of some capabilities is never
+-- planned by it, however small the table was at that time.
+CREATE INDEX attempt_tallies_age ON attempt_tallies (at) WHERE n > 0;
 
 -- +goose Down
 DROP VIEW worker_states;

@@ -15,7 +15,7 @@ GROUP BY t.capability_id, t.state;
 WITH old AS (
     DELETE FROM attempt_tallies t WHERE t.ctid = ANY(ARRAY(
         SELECT x.ctid FROM attempt_tallies x
-        WHERE x.at > now() - interval '10 minutes' AND x.at <= now() - interval '2 minutes' AND NOT x.summed
+        WHERE x.at > now() - interval '10 minutes' AND x.at <= now() - interval '2 minutes' AND NOT x.summed AND x.n > 0
         ORDER BY x.at LIMIT @batch::integer FOR UPDATE SKIP LOCKED))
     RETURNING t.capability_id, t.at, t.state, t.n
 ), sums AS (
@@ -28,5 +28,5 @@ SELECT count(*) AS summed FROM old;
 -- Forgets what no count looks at any more, some at a time. Locks and deletes the rows, leaving
 -- out locked ones; index attempt_tallies_age.
 DELETE FROM attempt_tallies WHERE ctid = ANY(ARRAY(
-    SELECT t.ctid FROM attempt_tallies t WHERE t.at < now() - interval '61 minutes'
+    SELECT t.ctid FROM attempt_tallies t WHERE t.at < now() - interval '61 minutes' AND t.n > 0
     ORDER BY t.at LIMIT @batch::integer FOR UPDATE SKIP LOCKED));

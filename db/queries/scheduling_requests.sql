@@ -156,8 +156,10 @@ SELECT g.capability_id::integer AS capability_id, cardinality(g.nodes)::integer 
 FROM found g;
 
 -- name: RequestOfStep :many
--- When the next attempt of a step is due. Takes no lock; primary key.
-SELECT available_at FROM scheduling_requests WHERE step_id = @step_id AND attempt_number = @attempt_number;
+-- When the next attempt of a step is due. Takes no lock; primary key, whose order it asks for:
+-- while the table is small any index would do, and a plan is kept.
+SELECT available_at FROM scheduling_requests WHERE step_id = @step_id AND attempt_number >= @attempt_number
+ORDER BY attempt_number LIMIT 1;
 
 -- name: CountAhead :one
 -- How many requests that are due the dispatcher would serve before a step's, of all that workers

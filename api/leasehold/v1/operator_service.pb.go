@@ -1183,7 +1183,7 @@ type Capability struct {
 	DelayedCapped bool `protobuf:"varint,5,opt,name=delayed_capped,json=delayedCapped,proto3" json:"delayed_capped,omitempty"`
 	// Live attempts.
 	Running int32 `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
-	// True: there may be more: the first 50,000 of all live leases were looked at.
+	// True: there may be more: the first 25,000 of all live leases were looked at.
 	RunningCapped bool `protobuf:"varint,7,opt,name=running_capped,json=runningCapped,proto3" json:"running_capped,omitempty"`
 	// True: nothing of it is leased.
 	Paused bool `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
@@ -1199,7 +1199,7 @@ type Capability struct {
 	DrainedWorkers int32 `protobuf:"varint,13,opt,name=drained_workers,json=drainedWorkers,proto3" json:"drained_workers,omitempty"`
 	// Free slots of those that are not. A slot counts for each capability of its worker.
 	FreeSlots int64 `protobuf:"varint,14,opt,name=free_slots,json=freeSlots,proto3" json:"free_slots,omitempty"`
-	// True: there may be more: the newest 20,000 workers of the namespace were looked at.
+	// True: there may be more: the newest 10,000 workers of the namespace were looked at.
 	WorkersCapped bool `protobuf:"varint,15,opt,name=workers_capped,json=workersCapped,proto3" json:"workers_capped,omitempty"`
 	// Attempts that ended in the last minute.
 	LastMinute *AttemptOutcomes `protobuf:"bytes,16,opt,name=last_minute,json=lastMinute,proto3" json:"last_minute,omitempty"`

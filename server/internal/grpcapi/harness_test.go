@@ -47,6 +47,8 @@ type fakeApp struct {
 	events     func(context.Context, outbox.ListQuery) (outbox.EventPage, error)
 	change     func(context.Context, outbox.Action, outbox.Selection, string) (outbox.Total, error)
 	watch      func(context.Context, uuid.UUID, int64, func(scheduler.Update) error) error
+
+	fakeOperators
 }
 
 func (f *fakeApp) Enqueue(ctx context.Context, s *task.ExecutionSpec) (scheduler.Enqueued, error) {
@@ -197,7 +199,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	t.Helper()
 	r := &rig{log: &logBook{}}
 	config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app, Watches: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app, Watches: app, Operators: app, Fleet: app})
 	if err != nil {
 		t.Fatal(err)
 	}

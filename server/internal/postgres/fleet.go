@@ -21,8 +21,8 @@ const (
 	mostWaitingOfPage    = 200_000 // of all capabilities of a page together, about
 	leastWaiting         = 1000
 	mostLevels           = 1000 // priorities and nodes of a capability
-	mostRunning          = 50_000
-	mostWorkers          = 20_000
+	mostRunning          = 25_000
+	mostWorkers          = 10_000
 )
 
 // ListWorkers reads a page of workers.

@@ -11,7 +11,7 @@ import (
 
 const deleteOldTallies = `-- name: DeleteOldTallies :execrows
 DELETE FROM attempt_tallies WHERE ctid = ANY(ARRAY(
-    SELECT t.ctid FROM attempt_tallies t WHERE t.at < now() - interval '61 minutes'
+    SELECT t.ctid FROM attempt_tallies t WHERE t.at < now() - interval '61 minutes' AND t.n > 0
     ORDER BY t.at LIMIT $1::integer FOR UPDATE SKIP LOCKED))
 `
 
@@ -73,7 +73,7 @@ const sumTallies = `-- name: SumTallies :one
 WITH old AS (
     DELETE FROM attempt_tallies t WHERE t.ctid = ANY(ARRAY(
         SELECT x.ctid FROM attempt_tallies x
-        WHERE x.at > now() - interval '10 minutes' AND x.at <= now() - interval '2 minutes' AND NOT x.summed
+        WHERE x.at > now() - interval '10 minutes' AND x.at <= now() - interval '2 minutes' AND NOT x.summed AND x.n > 0
         ORDER BY x.at LIMIT $1::integer FOR UPDATE SKIP LOCKED))
     RETURNING t.capability_id, t.at, t.state, t.n
 ), sums AS (

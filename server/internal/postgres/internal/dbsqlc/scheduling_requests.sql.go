@@ -377,7 +377,8 @@ func (q *Queries) NextRequestsDue(ctx context.Context, arg NextRequestsDueParams
 }
 
 const requestOfStep = `-- name: RequestOfStep :many
-SELECT available_at FROM scheduling_requests WHERE step_id = $1 AND attempt_number = $2
+SELECT available_at FROM scheduling_requests WHERE step_id = $1 AND attempt_number >= $2
+ORDER BY attempt_number LIMIT 1
 `
 
 type RequestOfStepParams struct {
@@ -385,7 +386,8 @@ type RequestOfStepParams struct {
 	AttemptNumber int32
 }
 
-// When the next attempt of a step is due. Takes no lock; primary key.
+// When the next attempt of a step is due. Takes no lock; primary key, whose order it asks for:
+// while the table is small any index would do, and a plan is kept.
 func (q *Queries) RequestOfStep(ctx context.Context, arg RequestOfStepParams) ([]pgtype.Timestamptz, error) {
 	rows, err := q.db.Query(ctx, requestOfStep, arg.StepID, arg.AttemptNumber)
 	if err != nil {
