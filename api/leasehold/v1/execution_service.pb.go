@@ -696,9 +696,10 @@ func (x *ListExecutionsRequest) GetCreatedBefore() *timestamppb.Timestamp {
 // ListExecutionsResponse is one page.
 type ListExecutionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest first, by (create_time, id); without steps.
+	// Newest first, by (create_time, id); without steps. May be fewer than page_size, or none,
+	// while there are more.
 	Executions []*Execution `protobuf:"bytes,1,rep,name=executions,proto3" json:"executions,omitempty"`
-	// Set when there may be more.
+	// Set when there may be more; the list is at its end only without it.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -45,7 +45,9 @@ type ExecutionServiceClient interface {
 	// GetExecution reads one execution with its steps and attempts.
 	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND.
 	GetExecution(ctx context.Context, in *GetExecutionRequest, opts ...grpc.CallOption) (*GetExecutionResponse, error)
-	// ListExecutions pages through a namespace, newest first, without steps.
+	// ListExecutions pages through a namespace, newest first, without steps. What a page looks at
+	// is bounded: with a name, with labels, or with some of the states CREATED, QUEUED, RUNNING and
+	// CANCELING, it can be short, even empty, while next_page_token is set.
 	ListExecutions(ctx context.Context, in *ListExecutionsRequest, opts ...grpc.CallOption) (*ListExecutionsResponse, error)
 	// CancelExecution stops an execution: no attempt starts after OK. Cancelling again is OK
 	// and changes nothing. Errors: NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one
@@ -185,7 +187,9 @@ type ExecutionServiceServer interface {
 	// GetExecution reads one execution with its steps and attempts.
 	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND.
 	GetExecution(context.Context, *GetExecutionRequest) (*GetExecutionResponse, error)
-	// ListExecutions pages through a namespace, newest first, without steps.
+	// ListExecutions pages through a namespace, newest first, without steps. What a page looks at
+	// is bounded: with a name, with labels, or with some of the states CREATED, QUEUED, RUNNING and
+	// CANCELING, it can be short, even empty, while next_page_token is set.
 	ListExecutions(context.Context, *ListExecutionsRequest) (*ListExecutionsResponse, error)
 	// CancelExecution stops an execution: no attempt starts after OK. Cancelling again is OK
 	// and changes nothing. Errors: NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one

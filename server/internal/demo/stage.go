@@ -59,10 +59,7 @@ func (s *stage) startStores(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// Not waiting for the disk makes no difference to what is shown: neither PostgreSQL nor the
-	// machine is killed.
-	settings := map[string]string{"fsync": "off", "full_page_writes": "off"}
-	if s.pg, err = devpg.Start(ctx, devpg.Config{Ephemeral: true, Binaries: binaries, Settings: settings}); err != nil {
+	if s.pg, err = devpg.Start(ctx, devpg.Config{Ephemeral: true, Binaries: binaries}); err != nil {
 		return err
 	}
 	s.broker, err = startBroker(s.folder)

@@ -35,7 +35,7 @@ type fakeApp struct {
 	enqueueAll func(context.Context, []*task.ExecutionSpec) ([]scheduler.Enqueued, error)
 	cancel     func(context.Context, uuid.UUID, string) (*scheduler.ExecutionView, error)
 	get        func(context.Context, scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error)
-	list       func(context.Context, scheduler.ListQuery) ([]scheduler.ExecutionView, error)
+	list       func(context.Context, scheduler.ListQuery) (scheduler.ExecutionPage, error)
 	timeline   func(context.Context, uuid.UUID, int64, int) ([]scheduler.EntryView, error)
 	inputs     func(context.Context, scheduler.InputsQuery) (scheduler.Inputs, error)
 	register   func(context.Context, scheduler.Registration) (scheduler.Session, error)
@@ -83,9 +83,9 @@ func (f *fakeApp) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) 
 	return f.get(ctx, q)
 }
 
-func (f *fakeApp) ListExecutions(ctx context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
+func (f *fakeApp) ListExecutions(ctx context.Context, q scheduler.ListQuery) (scheduler.ExecutionPage, error) {
 	if f.list == nil {
-		return nil, nil
+		return scheduler.ExecutionPage{}, nil
 	}
 	return f.list(ctx, q)
 }

@@ -139,7 +139,7 @@ func literalsOf(ctx context.Context, conn *pgx.Conn, sql string, args []any) ([]
 	}
 	literals := make([]string, len(args))
 	for i, arg := range args {
-		text, err := conn.TypeMap().Encode(described.ParamOIDs[i], pgx.TextFormatCode, arg, nil)
+		text, err := conn.TypeMap().Encode(described.ParamOIDs[i], pgx.TextFormatCode, arg, []byte{}) // nil would be NULL, also for an empty text
 		if err != nil {
 			return nil, fmt.Errorf("argument %d: %w", i+1, err)
 		}

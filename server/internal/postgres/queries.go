@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
@@ -179,59 +178,6 @@ func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at ma
 		}
 	}
 	return nil
-}
-
-// ListExecutions reads a page, newest first.
-func (s *Store) ListExecutions(ctx context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
-	now := time.Time{}
-	var rows []dbsqlc.Execution
-	err := s.snapshot(ctx, "list executions", func(db *dbsqlc.Queries) error {
-		at, err := db.Now(ctx)
-		if err != nil {
-			return err
-		}
-		now = at.Time.UTC()
-		rows, err = db.ListExecutions(ctx, listParams(q))
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	views := make([]scheduler.ExecutionView, len(rows))
-	for i := range rows {
-		v, err := executionView(&rows[i], now)
-		if err != nil {
-			return nil, err
-		}
-		views[i] = *v
-	}
-	return views, nil
-}
-
-func listParams(q scheduler.ListQuery) dbsqlc.ListExecutionsParams {
-	p := dbsqlc.ListExecutionsParams{
-		Namespace: q.Namespace, Name: q.Name, Labels: jsonMap(q.Labels), PageSize: int32(q.Limit), States: []string{},
-		BeforeTime:    pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		CreatedBefore: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		CreatedAfter:  pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
-		BeforeID:      uuid.Max,
-	}
-	if p.Labels == nil {
-		p.Labels = []byte("{}")
-	}
-	for _, s := range q.States {
-		p.States = append(p.States, string(s))
-	}
-	if !q.BeforeTime.IsZero() {
-		p.BeforeTime, p.BeforeID = instant(q.BeforeTime), q.BeforeID
-	}
-	if !q.CreatedBefore.IsZero() {
-		p.CreatedBefore = instant(q.CreatedBefore)
-	}
-	if !q.CreatedAfter.IsZero() {
-		p.CreatedAfter = instant(q.CreatedAfter)
-	}
-	return p
 }
 
 // ListTimeline reads a page of what happened.

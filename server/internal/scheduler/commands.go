@@ -137,11 +137,23 @@ type ListQuery struct {
 	States        []task.ExecutionState
 	Name          string
 	Labels        map[string]string
-	CreatedAfter  time.Time // inclusive; zero: any
-	CreatedBefore time.Time // exclusive; zero: any
-	BeforeTime    time.Time // the key of the last one of the page before; zero: from the newest
-	BeforeID      uuid.UUID
+	CreatedAfter  time.Time     // inclusive; zero: any
+	CreatedBefore time.Time     // exclusive; zero: any
+	Before        *ListPosition // how far the page before came; nil: from the newest
 	Limit         int
+}
+
+// ListPosition is an execution's place in lists.
+type ListPosition struct {
+	CreatedAt time.Time
+	ID        uuid.UUID
+}
+
+// ExecutionPage is some of the executions that were asked for. Next, if set, is how far the
+// store has looked: there may be more, also when the page is short.
+type ExecutionPage struct {
+	Executions []ExecutionView
+	Next       *ListPosition
 }
 
 // InputsQuery asks for parents' outputs of a live attempt.

@@ -77,7 +77,7 @@ type ControlStore interface {
 // QueryStore reads.
 type QueryStore interface {
 	GetExecution(ctx context.Context, q ExecutionQuery) (view *ExecutionView, more bool, err error)
-	ListExecutions(ctx context.Context, q ListQuery) ([]ExecutionView, error)
+	ListExecutions(ctx context.Context, q ListQuery) (ExecutionPage, error)
 	ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]EntryView, error)
 	StepInputs(ctx context.Context, q InputsQuery) (Inputs, error)
 }

@@ -90,6 +90,7 @@ type Execution struct {
 	LiveAttempts      int32
 	Labels            []byte
 	TraceContext      []byte
+	Outcome           pgtype.Text
 }
 
 type Lease struct {
