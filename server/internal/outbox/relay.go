@@ -65,7 +65,8 @@ type Config struct {
 	PublishTimeout  time.Duration // of one try; default 10 s
 	MaximumAttempts int           // then an event is DEAD; default 50
 	Logger          *slog.Logger
-	Observer        Observer
+	Observer        Observer // none: nobody hears
+	Tracer          Tracer   // none: no spans
 }
 
 // Observer hears what the relay does, for metrics. Its methods return at once, and are called
@@ -118,6 +119,9 @@ func NewRelay(c Config) *Relay {
 	}
 	if c.Observer == nil {
 		c.Observer = nobody{}
+	}
+	if c.Tracer == nil {
+		c.Tracer = untraced{}
 	}
 	return &Relay{
 		c: c, wake: make(chan struct{}, 1), places: make(chan struct{}, c.InFlight),
@@ -221,7 +225,11 @@ func (r *Relay) try(ctx context.Context, e *Event) error {
 	defer cancel()
 	forget := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
 	defer forget()
-	return r.c.Publisher.Publish(trying, e)
+	trying, end := r.c.Tracer.Continue(trying, e.TraceContext, "publish")
+	err := r.c.Publisher.Publish(trying, e)
+	end(err, slog.String("event_id", e.ID.String()), slog.String("event_type", e.Type),
+		slog.String("execution_id", e.AggregateID.String()), slog.Int64("sequence", e.Sequence))
+	return err
 }
 
 func (r *Relay) failure(e *Event, err error) *Failure {

@@ -40,6 +40,7 @@ type Config struct {
 	Events   []task.EventType // written to the outbox; none: no rows
 	Logger   *slog.Logger
 	Observer Observer // none: nobody hears
+	Tracer   Tracer   // none: no spans
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -51,6 +52,7 @@ type Store struct {
 	epoch    int64
 	selected map[task.EventType]bool
 	observer Observer
+	tracer   Tracer
 
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
 }
@@ -77,10 +79,13 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
-		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer,
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, tracer: c.Tracer,
 	}
 	if s.observer == nil {
 		s.observer = nobody{}
+	}
+	if s.tracer == nil {
+		s.tracer = untraced{}
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
