@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,15 +40,19 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	defer web.Close()
 
 	seen := telemetry.New(telemetry.Config{Version: version, Logger: log})
+	tracing, err := telemetry.NewTracing(ctx, version, log)
+	if err != nil {
+		return err
+	}
 	store, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(),
-		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: seen.Transactions,
+		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: seen.Transactions, Tracer: tracing,
 	})
 	if err != nil {
 		return err
 	}
 	defer closeStore(store, log)
-	relay, closeSink, err := newRelay(ctx, cfg, store, seen.Relay, log)
+	relay, closeSink, err := newRelay(ctx, cfg, store, seen, tracing, log)
 	if err != nil {
 		return err
 	}
@@ -59,11 +64,12 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	service := scheduler.New(scheduler.Config{
 		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
 		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
-		Logger: log, Changed: relay.Wake, Observer: seen.Scheduler, Dispatches: seen.Dispatcher,
+		Logger: log, Changed: relay.Wake, Observer: seen.Scheduler, Dispatches: seen.Dispatcher, Tracer: tracing,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
-		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log, Options: seen.ServerOptions(),
+		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
+		Options: slices.Concat(tracing.ServerOptions(), seen.ServerOptions()),
 	}, grpcapi.Deps{
 		Executions: service, Queries: store, Sessions: service, Leases: service, Watches: service,
 		Operators: service, Fleet: store,
@@ -78,7 +84,10 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	lasting, endParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer endParts()
 	parts, working := errgroup.WithContext(lasting)
-	parts.Go(func() error { return service.Run(working) })
+	parts.Go(func() error {
+		defer func() { warn(log, tracing.Close()) }()
+		return service.Run(working)
+	})
 	parts.Go(func() error { return api.Serve(listener) })
 	parts.Go(func() error { return web.serve(working, seen) })
 	seen.Serving()

@@ -67,7 +67,8 @@ type Config struct {
 	StopTimeout     time.Duration // of what is in flight when the relay stops; default 4 s
 	MaximumAttempts int           // then an event is DEAD; default 50
 	Logger          *slog.Logger
-	Observer        Observer
+	Observer        Observer // none: nobody hears
+	Tracer          Tracer   // none: no spans
 }
 
 // Observer hears what the relay does, for metrics. Its methods return at once, and are called
@@ -127,6 +128,9 @@ func NewRelay(c Config) *Relay {
 	}
 	if c.Observer == nil {
 		c.Observer = nobody{}
+	}
+	if c.Tracer == nil {
+		c.Tracer = untraced{}
 	}
 	return &Relay{
 		c: c, wake: make(chan struct{}, 1), places: make(chan struct{}, c.InFlight),
@@ -260,8 +264,11 @@ func (r *Relay) try(ctx context.Context, e *Event) (cut bool, err error) {
 	defer stop()
 	trying, cancel := context.WithTimeout(stoppable, r.c.PublishTimeout)
 	defer cancel()
+	trying, end := r.c.Tracer.Continue(trying, e.TraceContext, "publish")
 	began := stopwatch()
 	err = r.c.Publisher.Publish(trying, e)
+	end(err, slog.String("event_id", e.ID.String()), slog.String("event_type", e.Type),
+		slog.String("execution_id", e.AggregateID.String()), slog.Int64("sequence", e.Sequence))
 	if cut = errors.Is(context.Cause(trying), errStopping); err != nil && cut {
 		return true, err
 	}
