@@ -107,8 +107,7 @@ func TestDrain_EachIsEndedByItself(t *testing.T) {
 }
 
 // After the OK of a drain no later commit leases to its workers, however busy all dispatchers
-// are. Caught: a drain that does not wait for the dispatches under way; a dispatch that looks at
-// drains by the statement that locks the workers.
+// are. (That it waits for the dispatches under way is held still, one by one, beside the store.)
 func TestDrain_AfterItsOKNothingIsLeased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

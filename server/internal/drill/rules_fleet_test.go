@@ -125,8 +125,8 @@ func TestGetWorker_TellsWhatItHolds(t *testing.T) {
 	want(t, "in the list", len(w.listWorkers(&leaseholdv1.ListWorkersRequest{})[0].GetAttempts()), 0)
 }
 
-// What waits, what runs, who can do it and how attempts ended, as committed. Caught: tallies
-// written by another transaction than the end; a count that takes what is delayed for ready.
+// What waits, what runs, who can do it and how attempts ended, as committed. Caught: ends
+// that are not tallied; a count that takes what is delayed for ready.
 func TestListCapabilities_CountsWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
