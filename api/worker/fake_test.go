@@ -32,6 +32,7 @@ type fakeServer struct {
 	onRenew    func(ctx context.Context, n int, req *leaseholdv1.BatchRenewLeasesRequest) error
 	onRenewal  func(req *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error
 	onReport   func(ctx context.Context, n int, req *leaseholdv1.ReportAttemptRequest) error
+	onReports  func(ctx context.Context, req *leaseholdv1.BatchReportAttemptsRequest) error // of a batch as a whole
 	onGrant    func(l *leaseholdv1.Lease)
 	inputs     []map[string]*leaseholdv1.Payload // pages of GetStepInputs
 
@@ -47,6 +48,7 @@ type fakeServer struct {
 	renewedAt   []time.Time
 	reports     []*leaseholdv1.ReportAttemptRequest // those that were answered OK
 	reportCalls int
+	batches     []int // sizes of those of reports
 	drained     int
 	deregisters int
 }
@@ -188,6 +190,27 @@ func (f *fakeServer) ReportAttempt(ctx context.Context, req *leaseholdv1.ReportA
 	return &leaseholdv1.ReportAttemptResponse{}, nil
 }
 
+func (f *fakeServer) BatchReportAttempts(ctx context.Context, req *leaseholdv1.BatchReportAttemptsRequest) (*leaseholdv1.BatchReportAttemptsResponse, error) {
+	f.mu.Lock()
+	f.batches = append(f.batches, len(req.GetReports()))
+	f.mu.Unlock()
+	if f.onReports != nil {
+		if err := f.onReports(ctx, req); err != nil {
+			return nil, err
+		}
+	}
+	resp := &leaseholdv1.BatchReportAttemptsResponse{}
+	for _, one := range req.GetReports() {
+		answer, err := f.ReportAttempt(ctx, one)
+		if err != nil {
+			resp.Results = append(resp.Results, &leaseholdv1.BatchReportAttemptsResult{Result: &leaseholdv1.BatchReportAttemptsResult_Error{Error: status.Convert(err).Proto()}})
+			continue
+		}
+		resp.Results = append(resp.Results, &leaseholdv1.BatchReportAttemptsResult{Result: &leaseholdv1.BatchReportAttemptsResult_Response{Response: answer}})
+	}
+	return resp, nil
+}
+
 func (f *fakeServer) GetStepInputs(_ context.Context, req *leaseholdv1.GetStepInputsRequest) (*leaseholdv1.GetStepInputsResponse, error) {
 	page := 0
 	if req.GetPageToken() != "" {
@@ -248,6 +271,7 @@ type fakeState struct {
 	renewedAt   []time.Time
 	reports     []*leaseholdv1.ReportAttemptRequest
 	reportCalls int
+	batches     []int
 	drained     int
 	deregisters int
 }
@@ -261,6 +285,7 @@ func (f *fakeServer) state() fakeState {
 		renewCalls: append([]int(nil), f.renewCalls...), renewals: append([]*leaseholdv1.RenewLeaseRequest(nil), f.renewals...),
 		renewedAt: append([]time.Time(nil), f.renewedAt...),
 		reports:   append([]*leaseholdv1.ReportAttemptRequest(nil), f.reports...), reportCalls: f.reportCalls,
+		batches: append([]int(nil), f.batches...),
 		drained: f.drained, deregisters: f.deregisters,
 	}
 }

@@ -109,20 +109,24 @@ func TestLease_NeverTwoHandlersAtATime(t *testing.T) {
 		}
 		version := int64(1)
 		grantNext(version)
-		nextCut := time.Now()
+		nextCut, mend := time.Now(), time.Time{}
 		for n := 0; n < cuts; {
 			time.Sleep(time.Millisecond)
 			if a.over() {
 				version++
 				grantNext(version)
 			}
-			if time.Now().After(nextCut) {
+			switch now := time.Now(); {
+			case !mend.IsZero() && now.After(mend):
+				p.up()
+				mend, nextCut = time.Time{}, now.Add(rand.N(8*time.Second))
+			case mend.IsZero() && now.After(nextCut):
 				n++
 				p.down()
-				p.up()
-				nextCut = time.Now().Add(rand.N(8 * time.Second))
+				mend = now.Add(rand.N(6 * time.Second)) // the lease has 3
 			}
 		}
+		p.up()
 		for _, w := range workers {
 			w.mustStop(t)
 		}
