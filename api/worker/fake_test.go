@@ -2,20 +2,14 @@ package worker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
@@ -288,65 +282,4 @@ func (f *fakeServer) state() fakeState {
 		batches: append([]int(nil), f.batches...),
 		drained: f.drained, deregisters: f.deregisters,
 	}
-}
-
-// pipe is a network of one client and one server in memory, so that it also works where time
-// is simulated. The server can be stopped and started, and messages can be held up.
-type pipe struct {
-	t    testing.TB
-	opts []grpc.ServerOption
-	fake *fakeServer
-
-	mu       sync.Mutex
-	listener *bufconn.Listener // nil while the server is down
-	server   *grpc.Server
-	serving  sync.WaitGroup
-}
-
-var errDown = errors.New("server is down")
-
-// connect starts a server for f and returns a connection to it.
-func connect(t testing.TB, f *fakeServer, opts ...grpc.ServerOption) (*pipe, *grpc.ClientConn) {
-	t.Helper()
-	p := &pipe{t: t, opts: opts, fake: f}
-	p.up()
-	conn, err := grpc.NewClient("passthrough:///fake", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			p.mu.Lock()
-			listener := p.listener
-			p.mu.Unlock()
-			if listener == nil {
-				return nil, errDown
-			}
-			return listener.DialContext(ctx)
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = conn.Close()
-		p.down()
-	})
-	return p, conn
-}
-
-func (p *pipe) up() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	listener, server := bufconn.Listen(1<<20), grpc.NewServer(p.opts...)
-	p.listener, p.server = listener, server
-	leaseholdv1.RegisterWorkerServiceServer(server, p.fake)
-	p.serving.Go(func() { _ = server.Serve(listener) })
-}
-
-// down stops the server at once, with whatever calls it has.
-func (p *pipe) down() {
-	p.mu.Lock()
-	server := p.server
-	p.listener, p.server = nil, nil
-	p.mu.Unlock()
-	if server != nil {
-		server.Stop()
-	}
-	p.serving.Wait()
 }

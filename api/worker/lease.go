@@ -28,11 +28,11 @@ type lease struct {
 	end      time.Time // when the lease is over for the server, at the earliest
 	cutoff   time.Time // when the handler's context ends: end less a margin
 	renewAt  time.Time
-	counted  time.Time // when the renewal was sent that end was computed from; zero: none yet
-	failures int       // renewals in a row without an answer
-	calls    int       // to renew it, so far
-	renewing bool      // the last of them is under way, and not for long
-	closed   error     // not nil: it is not renewed any more, and why
+	failures int   // renewals in a row without an answer
+	calls    int   // to renew it, so far
+	counted  int   // the one that end was computed from; 0: none yet
+	renewing bool  // the last of them is under way, and not for long
+	closed   error // not nil: it is not renewed any more, and why
 	removed  bool
 	pending  *note       // to go along with a renewal; nil: nothing
 	sent     *note       // on the way; nil: nothing

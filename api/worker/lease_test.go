@@ -348,3 +348,23 @@ func TestLease_OfAnOldSessionRunsToItsEnd(t *testing.T) {
 		})
 	}
 }
+
+// Towards a deadline that caps it a lease cannot be made longer, however often it is renewed.
+func TestLease_NearItsCapIsNotRenewedInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var deadline time.Time
+		f.onRenewal = func(_ *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error {
+			left := time.Until(deadline)
+			resp.LeaseDuration, resp.RenewAfter = durationpb.New(left), durationpb.New(left/3)
+			return nil
+		}
+		f.onGrant = func(*leaseholdv1.Lease) { deadline = time.Now().Add(4 * time.Second) }
+		l := lease("x", "1")
+		l.LeaseDuration = durationpb.New(4 * time.Second)
+		_ = runUntilEnd(t, f, l)
+		if n := len(f.state().renewals); n < 2 || n > 12 {
+			t.Errorf("%d renewals within 4 s, want a few", n)
+		}
+	})
+}

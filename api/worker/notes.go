@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,8 @@ type note struct {
 	progress   *float64             // nil: as before
 	message    string               // empty: as before
 	waiters    []chan error         // of those who wait until it is kept; each has room for one
-	exhausted  int                  // tries that gRPC called too large
+	failures   int                  // tries of which nobody knows what came
+	exhausted  int                  // those of them that gRPC called too large
 }
 
 // SaveCheckpoint keeps v for the next attempt of the step, and returns when a server has it. v
@@ -48,6 +50,7 @@ func (a *Attempt) SaveCheckpoint(ctx context.Context, v any) error {
 		}
 		return nil
 	case <-ctx.Done():
+		a.leases.forget(a.lease, kept)
 		return fmt.Errorf("save checkpoint: %w", context.Cause(ctx))
 	}
 }
@@ -152,9 +155,37 @@ func (t *leaseTable) note(l *lease, n note) error {
 	if l.closed != nil || len(waiters) == 0 {
 		return l.closed
 	}
-	l.renewAt = time.Now()
+	if l.failures == 0 { // else renewing comes first
+		l.hurry()
+	}
 	signal(t.wake)
 	return nil
+}
+
+// forget takes in that somebody does not wait any more.
+func (t *leaseTable) forget(l *lease, waiter chan error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range []*note{l.pending, l.sent} {
+		if n != nil {
+			n.waiters = slices.DeleteFunc(n.waiters, func(w chan error) bool { return w == waiter })
+		}
+	}
+}
+
+// hurry has a note sent at once for which somebody waits, or soon if it failed before. mu is
+// held.
+func (l *lease) hurry() {
+	if l.pending == nil || len(l.pending.waiters) == 0 {
+		return
+	}
+	at := time.Now()
+	if n := l.pending.failures; n > 0 {
+		at = at.Add(retryWait(n-1, retryCap))
+	}
+	if at.Before(l.renewAt) {
+		l.renewAt = at
+	}
 }
 
 // attach takes the note that goes along with a renewal. There is one on the way at a time, so
@@ -189,6 +220,7 @@ func (l *lease) notKept(n *note, err error) (dropped error) {
 		n.resolve(dropped)
 		return dropped
 	}
+	n.failures++
 	if l.pending != nil {
 		n.absorb(l.pending)
 	}

@@ -18,41 +18,52 @@ type renewal struct {
 	note *note // what goes along; nil: nothing
 }
 
-// due returns what to renew now, marked as under way, and when to look again. What is due
-// within slack goes along, so that renewals gather into batches.
+// due returns what to renew now, marked as under way, and when to look again. If something is
+// due, what is due within slack goes along, so that renewals gather into batches.
 func (t *leaseTable) due(now time.Time, slack time.Duration) (due []renewal, next time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	next = now.Add(time.Hour)
+	t.next = t.nextDue(now)
+	if t.next.After(now) {
+		return nil, t.next
+	}
 	for _, l := range t.held {
-		switch {
-		case l.renewing || l.closed != nil:
-		case l.renewAt.Before(now.Add(slack)):
+		if l.idle() && l.renewAt.Before(now.Add(slack)) {
 			l.renewing = true
 			l.calls++
 			due = append(due, renewal{lease: l, call: l.calls, note: l.attach()})
-		case l.renewAt.Before(next):
+		}
+	}
+	t.next = t.nextDue(now)
+	return due, t.next
+}
+
+// nextDue is when the first renewal is due. mu is held.
+func (t *leaseTable) nextDue(now time.Time) time.Time {
+	next := now.Add(time.Hour)
+	for _, l := range t.held {
+		if l.idle() && l.renewAt.Before(next) {
 			next = l.renewAt
 		}
 	}
-	t.next = next
-	return due, next
+	return next
 }
+
+// idle reports whether a lease will be renewed, and is not being renewed. mu is held.
+func (l *lease) idle() bool { return !l.renewing && l.closed == nil }
 
 // renewed takes in the answer to a renewal that was sent at sent.
 func (t *leaseTable) renewed(rn renewal, sent time.Time, resp *leaseholdv1.RenewLeaseResponse) {
 	l := rn.lease
 	t.mu.Lock()
 	l.kept(rn.note)
-	if sent.After(l.counted) { // else a later one was answered first, and says more
-		l.counted = sent
+	if rn.call > l.counted { // else a later one was answered first, and says more
+		l.counted = rn.call
 		l.renewing, l.failures = false, 0
 		l.extend(sent, resp.GetLeaseDuration().AsDuration(), resp.GetRenewAfter().AsDuration())
 		l.renewAt = later(l.renewAt, time.Now().Add(minRenewGap))
 	}
-	if l.pending != nil && len(l.pending.waiters) > 0 {
-		l.renewAt = time.Now()
-	}
+	l.hurry()
 	if !l.removed {
 		l.timer.Reset(time.Until(l.cutoff))
 	}

@@ -68,6 +68,7 @@ type link struct {
 	own    *grpc.ClientConn // to be closed here; nil: it is the host program's
 
 	calls   int  // under way
+	failed  bool // one of them did
 	dropped bool // takes no further call, and is closed after the last
 }
 
@@ -211,6 +212,7 @@ func (s *servers) failed(srv *server, l *link, err error) {
 	s.mu.Lock()
 	known := srv.link != l // by another call through the same connection
 	if !known {
+		l.failed = true
 		s.reach.failed(err)
 		s.avoid(srv)
 		if !hasReason(err) {

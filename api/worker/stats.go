@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/connectivity"
+
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
@@ -21,8 +23,8 @@ type Stats struct {
 	// LastAnswer is when that was; zero before the first answer. A poll that waits for work
 	// is answered after Config.WaitTimeout.
 	LastAnswer time.Time
-	// FailingSince is when the first of the calls failed that no server has answered since;
-	// zero while all is well.
+	// FailingSince is when calls began to fail, if no server has answered since and none is
+	// connected; zero while all is well.
 	FailingSince time.Time
 	// Drained: the servers give this worker no more work, by an operator's word.
 	Drained bool
@@ -99,9 +101,18 @@ func (r *reach) failed(err error) {
 	r.err = err
 }
 
+// reached is reach as of now. A poll that waits tells nothing for long, so a connection that
+// stands, and on which no call has failed, counts as an answer.
 func (s *servers) reached() reach {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, srv := range s.list {
+		if l := srv.link; l != nil && !l.failed && l.own != nil && l.own.GetState() == connectivity.Ready {
+			r := s.reach
+			r.since, r.err = time.Time{}, nil
+			return r
+		}
+	}
 	return s.reach
 }
 
