@@ -368,3 +368,25 @@ func TestLease_NearItsCapIsNotRenewedInALoop(t *testing.T) {
 		}
 	})
 }
+
+// The answer to an earlier renewal, which comes after that to a later one, takes nothing away.
+func TestLease_LateAnswerTakesNothingAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.onRenew = func(ctx context.Context, n int, req *leaseholdv1.BatchRenewLeasesRequest) error {
+			switch n {
+			case 1: // sent at 10 s, or up to a second before; the next one 3 s later
+				time.Sleep(6 * time.Second)
+				return nil
+			case 2:
+				return nil
+			default:
+				return hang(ctx, n, req)
+			}
+		}
+		e := runUntilEnd(t, f, lease("x", "1"))
+		if low, high := 42*time.Second-margin30, 43*time.Second-margin30; e.after < low || e.after > high {
+			t.Errorf("context ended after %v, want %v to %v: counted from the second", e.after, low, high)
+		}
+	})
+}

@@ -155,9 +155,7 @@ func (t *leaseTable) note(l *lease, n note) error {
 	if l.closed != nil || len(waiters) == 0 {
 		return l.closed
 	}
-	if l.failures == 0 { // else renewing comes first
-		l.hurry()
-	}
+	l.hurry()
 	signal(t.wake)
 	return nil
 }
@@ -173,10 +171,10 @@ func (t *leaseTable) forget(l *lease, waiter chan error) {
 	}
 }
 
-// hurry has a note sent at once for which somebody waits, or soon if it failed before. mu is
-// held.
+// hurry has a note sent at once for which somebody waits, or soon if it failed before; not
+// while another is on the way or renewing comes first. mu is held.
 func (l *lease) hurry() {
-	if l.pending == nil || len(l.pending.waiters) == 0 {
+	if l.pending == nil || len(l.pending.waiters) == 0 || l.sent != nil || l.failures > 0 {
 		return
 	}
 	at := time.Now()
@@ -228,6 +226,7 @@ func (l *lease) notKept(n *note, err error) (dropped error) {
 	if l.closed != nil {
 		n.resolve(l.closed)
 	}
+	l.hurry()
 	return nil
 }
 

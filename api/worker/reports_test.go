@@ -92,9 +92,10 @@ func TestReports_EachHasItsOwnAnswer(t *testing.T) {
 func TestReports_OneThatSpoilsACall(t *testing.T) {
 	t.Parallel()
 	for name, spoilt := range map[string]error{
-		"refused":   status.Error(codes.Internal, "cannot be decoded"),
-		"too large": status.Error(codes.ResourceExhausted, "larger than max"),
-		"hangs":     context.DeadlineExceeded,
+		"fails":            status.Error(codes.Internal, "cannot be decoded"),
+		"refused for good": status.Error(codes.InvalidArgument, "not understood"),
+		"too large":        status.Error(codes.ResourceExhausted, "larger than max"),
+		"hangs":            context.DeadlineExceeded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
