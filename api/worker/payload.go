@@ -22,17 +22,17 @@ func EncodePayload(v any) (*leaseholdv1.Payload, error) {
 	return &leaseholdv1.Payload{Body: &leaseholdv1.Payload_Json{Json: string(text)}, ContentType: "application/json"}, nil
 }
 
-// DecodePayload decodes a payload of JSON, text or bytes, into v. A missing payload leaves v as
-// it is.
+// DecodePayload decodes a payload of JSON, text or bytes, into v. A missing or empty payload
+// leaves v as it is.
 func DecodePayload(p *leaseholdv1.Payload, v any) error {
-	switch body := p.GetBody().(type) {
-	case *leaseholdv1.Payload_Json:
-		return json.Unmarshal([]byte(body.Json), v)
-	case *leaseholdv1.Payload_Data:
-		return json.Unmarshal(body.Data, v)
-	default:
+	text := p.GetData()
+	if body, ok := p.GetBody().(*leaseholdv1.Payload_Json); ok {
+		text = []byte(body.Json)
+	}
+	if len(text) == 0 {
 		return nil
 	}
+	return json.Unmarshal(text, v)
 }
 
 // checkPayload tells what the server would refuse, or could not even be sent: a string with
