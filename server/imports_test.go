@@ -94,7 +94,7 @@ func badArrowWithin(name, target string, targetInner bool) string {
 
 var (
 	adapters = []string{"postgres", "natspub", "webhook", "grpcapi", "telemetry", "memstore"}
-	commands = []string{"drill", "demo", "bench", "execworker", "builtin", "testdb"}
+	commands = []string{"drill", "demo", "bench", "execworker", "builtin", "testdb", "testsink"}
 )
 
 func unless(ok bool, why string) string {

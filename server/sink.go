@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"time"
 
 	"github.com/leasehold/leasehold/server/internal/natspub"
 	"github.com/leasehold/leasehold/server/internal/outbox"
@@ -21,8 +22,12 @@ type sinkSettings struct {
 	WebhookSecrets []string `name:"webhook-secret" default:"" help:"Secret that signs webhooks (Standard Webhooks, whsec_...); several, with commas, while one is replaced by another."`
 }
 
+// relayStopLimit is how long events in flight are waited for at the end; what is not
+// acknowledged by then is given back, for which the rest of the shutdown leaves time.
+const relayStopLimit = 4 * time.Second
+
 // newRelay makes the relay of the sink, and what closes it; without a sink there is none.
-func newRelay(ctx context.Context, cfg settings, store *postgres.Store, log *slog.Logger) (*outbox.Relay, func(), error) {
+func newRelay(ctx context.Context, cfg settings, store *postgres.Store, observer outbox.Observer, log *slog.Logger) (*outbox.Relay, func(), error) {
 	if cfg.Sink == sinkNone {
 		return nil, func() {}, nil
 	}
@@ -31,7 +36,8 @@ func newRelay(ctx context.Context, cfg settings, store *postgres.Store, log *slo
 		return nil, nil, fmt.Errorf("--sink: %w", err)
 	}
 	relay := outbox.NewRelay(outbox.Config{
-		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log,
+		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: observer,
+		StopTimeout: min(relayStopLimit, cfg.ShutdownTimeout),
 	})
 	return relay, func() { warn(log, publisher.Close()) }, nil
 }

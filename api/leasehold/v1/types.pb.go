@@ -5,7 +5,8 @@
 // source: leasehold/v1/types.proto
 
 // Package leasehold.v1 is the wire contract of Leasehold, a task scheduler on
-// PostgreSQL. ExecutionService is for producers, WorkerService for workers.
+// PostgreSQL. ExecutionService is for producers, WorkerService for workers, OperatorService
+// for those who run it.
 //
 // Conventions. Ids are UUIDs in their canonical text form. A missing field means
 // its default; zero means the default too only where zero makes no sense (counts,

@@ -14,6 +14,7 @@ import (
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/grpcapi"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
@@ -25,7 +26,17 @@ type Config struct {
 	Replicas      int           // that are started
 	SweepInterval time.Duration // default 100 ms
 	MaxConns      int           // of each replica's pool; default 6
+	MaxStreams    int           // of each replica; 0: the server's default
+	ConnectionAge time.Duration // of clients' connections; 0: the server's default
 	Logger        *slog.Logger  // default: none
+	// SessionTimeout is after how long a silent worker is not counted on; default 90 s.
+	SessionTimeout time.Duration
+	Observer       postgres.Observer // of all replicas' transactions; default: nobody
+
+	// Publisher makes the sink of a replica, whose relay then publishes all events. Without one
+	// events stay in the outbox.
+	Publisher func() (outbox.Publisher, error)
+	Relay     outbox.Config // how relays work; Source, Publisher and Logger are filled in
 }
 
 // Cluster is replicas of the service on one database, all in this process.
@@ -93,6 +104,8 @@ type Replica struct {
 	conn     *grpc.ClientConn
 	service  *scheduler.Scheduler
 	api      *grpcapi.Server
+	relay    *outbox.Relay // nil without a sink
+	sink     outbox.Publisher
 	listener *cutListener
 	cancel   context.CancelFunc
 	parts    *errgroup.Group
@@ -109,7 +122,8 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	}
 	var err error
 	r.conn, err = grpc.NewClient("passthrough:///"+r.listener.Addr().String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(watch.unary))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(watch.unary),
+		grpc.WithStreamInterceptor(watch.stream))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -117,23 +131,25 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	r.client = &Client{
 		Executions: leaseholdv1.NewExecutionServiceClient(r.conn),
 		Workers:    leaseholdv1.NewWorkerServiceClient(r.conn),
+		Operators:  leaseholdv1.NewOperatorServiceClient(r.conn),
 	}
 	r.parts.Go(func() error { return r.service.Run(lasting) })
 	r.parts.Go(func() error { return r.api.Serve(r.listener) })
+	r.parts.Go(func() error { return r.relay.Run(lasting) })
 	return r, nil
 }
 
 // compose puts the parts together, as the server's composition root does.
 func (r *Replica) compose(ctx context.Context, c Config) error {
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Logger: c.Logger,
+		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Observer: c.Observer, Logger: c.Logger, SessionTimeout: c.SessionTimeout,
 	})
 	if err != nil {
 		return err
 	}
 	r.Store = store
 	if err := r.onStore(ctx, c); err != nil {
-		store.Close()
+		r.closeStore()
 		return err
 	}
 	return nil
@@ -144,9 +160,16 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	r.service = scheduler.New(scheduler.Config{Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger})
-	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
-		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
+	if err := r.publish(c); err != nil {
+		return err
+	}
+	r.service = scheduler.New(scheduler.Config{
+		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, MaxStreams: c.MaxStreams, Logger: c.Logger, Changed: r.relay.Wake,
+	})
+	r.api, err = grpcapi.New(grpcapi.Config{MaxConnectionAge: c.ConnectionAge, Logger: c.Logger}, grpcapi.Deps{
+		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service, Watches: r.service,
+		Operators: r.service, Fleet: r.Store,
+		Events: outbox.NewOperator(r.Store.Outbox(), nil),
 	})
 	if err != nil {
 		return err
@@ -157,6 +180,20 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 		return err
 	}
 	r.listener = &cutListener{Listener: listener, conns: map[net.Conn]struct{}{}}
+	return nil
+}
+
+// publish makes the relay, if there is a sink.
+func (r *Replica) publish(c Config) error {
+	if c.Publisher == nil {
+		return nil
+	}
+	var err error
+	if r.sink, err = c.Publisher(); err != nil {
+		return err
+	}
+	c.Relay.Source, c.Relay.Publisher, c.Relay.Logger = r.Store.Outbox(), r.sink, c.Logger
+	r.relay = outbox.NewRelay(c.Relay)
 	return nil
 }
 
@@ -189,6 +226,13 @@ func (r *Replica) Kill() {
 func (r *Replica) end() {
 	r.cancel()
 	_ = r.parts.Wait()
+	r.closeStore()
+}
+
+func (r *Replica) closeStore() {
+	if r.sink != nil {
+		_ = r.sink.Close()
+	}
 	r.Store.Close()
 }
 

@@ -7,6 +7,10 @@
 // within its window of deduplication (2 minutes unless the stream says otherwise); consumers
 // that need more compare the id themselves.
 //
+// No connection means that the sink is away, which does not count as a try of an event. A server
+// that is there counts, also one without a stream for the subject: that may be so for this one
+// event, whose subject nobody takes.
+//
 // Invariants: an event counts as published only after the stream's own acknowledgement; nothing
 // is buffered while no server is connected, so what failed here is sent later by the caller
 // alone; the connection is tried again for ever, also after refused credentials; a stream is

@@ -11,7 +11,15 @@
 // In order means: the first delivery of event n+1 of an execution never begins before event n
 // was acknowledged or skipped. A repeat may come late, so consumers compare sequence.
 //
+// A try counts once the sink was reached: it said no, or nobody knows what it did with the
+// event. After the limit of such tries the event is DEAD. A sink that cannot be reached
+// (AwayError) is no event's fault: those tries do not count, and while it lasts the relay does
+// not turn its backlog over, but tries with one head every few seconds.
+//
+// A relay that stops waits some seconds for what is in flight. What is acknowledged by then is
+// PUBLISHED; the rest goes back to PENDING, and that try does not count either.
+//
 // Invariants: nothing is published inside a transaction; an event is PUBLISHED only after the
 // sink's own acknowledgement; what a claim lost is never written over; one execution's poison
-// event or slow sink holds up nobody else's.
+// event or slow sink holds up nobody else's; the log has no line for each event or try.
 package outbox

@@ -57,7 +57,7 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("refused for good: %v
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
 // AwayError says that the sink cannot be reached at all. It is no event's fault: it does not
-// count against the limit of tries.
+// count against the limit of tries, and other events are not tried for some time either.
 type AwayError struct{ Cause error }
 
 func (e *AwayError) Error() string { return fmt.Sprintf("sink is away: %v", e.Cause) }

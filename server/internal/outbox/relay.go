@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -63,17 +64,26 @@ type Config struct {
 	InFlight        int           // aggregates at once; default 64
 	ClaimExpires    time.Duration // default 30 s
 	PublishTimeout  time.Duration // of one try; default 10 s
+	StopTimeout     time.Duration // of what is in flight when the relay stops; default 4 s
 	MaximumAttempts int           // then an event is DEAD; default 50
 	Logger          *slog.Logger
 	Observer        Observer
 }
 
-// Observer hears what the relay does. Its methods return at once.
+// Observer hears what the relay does, for metrics. Its methods return at once, and are called
+// from several goroutines.
 type Observer interface {
-	Tried(err error)
+	// Tried tells of a try to publish an event, and what came of it.
+	Tried(took time.Duration, err error)
+	// LostClaims tells of claims that were another's before their results were written.
 	LostClaims(n int)
+	// Looped tells that the relay got through a round without an error of the store.
 	Looped()
 }
+
+// LoopsWithin is how often a relay gets through a round at least, whatever there is to do and
+// however its sink does, while the store answers.
+const LoopsWithin = 30 * time.Second
 
 // Bounds of the relay's own waiting and trying.
 const (
@@ -82,8 +92,7 @@ const (
 	lookAtLeast   = 5 * time.Second // a hint may be lost
 	errorPause    = 500 * time.Millisecond
 	settleTimeout = 15 * time.Second
-	awayPause     = 2 * time.Second // about, until a sink that is away is tried again
-	stopGrace     = 4 * time.Second // for what is in flight when the relay stops
+	awayPause     = 2 * time.Second // about, until an event that found the sink away is due again
 	firstBackoff  = time.Second
 	longBackoff   = 5 * time.Minute
 	maxReason     = 2 << 10
@@ -97,13 +106,21 @@ type Relay struct {
 	places  chan struct{}
 	results chan RunResult
 	wg      sync.WaitGroup
+	away    outage
+	store   trouble  // with claiming
+	refused rationed // events that were not taken
+	dead    rationed
 }
+
+// errStopping cuts off a try that the relay's stop does not wait for any longer.
+var errStopping = errors.New("the relay stops")
 
 // NewRelay makes a relay; nothing runs until Run.
 func NewRelay(c Config) *Relay {
 	c.InFlight = orDefault(c.InFlight, 64)
 	c.ClaimExpires = orDefault(c.ClaimExpires, 30*time.Second)
 	c.PublishTimeout = orDefault(c.PublishTimeout, 10*time.Second)
+	c.StopTimeout = orDefault(c.StopTimeout, 4*time.Second)
 	c.MaximumAttempts = orDefault(c.MaximumAttempts, 50)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -114,6 +131,12 @@ func NewRelay(c Config) *Relay {
 	return &Relay{
 		c: c, wake: make(chan struct{}, 1), places: make(chan struct{}, c.InFlight),
 		results: make(chan RunResult, c.InFlight),
+		away: outage{trouble: &trouble{log: c.Logger, begins: "outbox: the sink is away; events wait until it is back",
+			ends: "outbox: the sink is back"}},
+		store: trouble{log: c.Logger, begins: "outbox: events cannot be claimed, trying again",
+			ends: "outbox: events are claimed again"},
+		refused: rationed{log: c.Logger, every: tellAtMost},
+		dead:    rationed{log: c.Logger, every: time.Second},
 	}
 }
 
@@ -144,15 +167,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	settled := make(chan struct{})
 	go func() { defer close(settled); r.settle(ctx) }()
 	for ctx.Err() == nil {
-		r.c.Observer.Looped()
-		n, err := r.claim(ctx)
-		if err != nil && ctx.Err() == nil {
-			r.c.Logger.Warn("outbox: claim failed", "error", err)
-			r.pause(ctx, errorPause)
-			continue
+		wait, err := r.round(ctx)
+		if err == nil {
+			r.c.Observer.Looped()
 		}
-		if n == 0 {
-			r.pause(ctx, r.nextLook(ctx))
+		if wait > 0 {
+			r.pause(ctx, wait)
 		}
 	}
 	r.wg.Wait()
@@ -161,14 +181,40 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// claim claims as much as there are places, and starts publishing it.
-func (r *Relay) claim(ctx context.Context) (runs int, err error) {
-	free := cap(r.places) - len(r.places)
-	if free == 0 {
-		return 0, nil // a run that ends wakes us
+// round claims as much as there is room for. It returns how long there is nothing to do unless
+// it is woken; the error is the store's, and logged.
+func (r *Relay) round(ctx context.Context) (time.Duration, error) {
+	room := min(cap(r.places)-len(r.places), claimHeads)
+	if room == 0 {
+		return lookAtLeast, nil // a run that ends wakes us
 	}
+	heads, wait := r.away.room(room)
+	if heads == 0 {
+		return wait, nil
+	}
+	runs, err := r.claim(ctx, heads)
+	switch {
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case err != nil:
+		r.store.failed(err)
+		sleep(ctx, errorPause) // whatever wakes us meanwhile
+		return 0, err
+	}
+	r.store.over()
+	if runs == 0 {
+		return r.nextLook(ctx), nil
+	}
+	return 0, nil
+}
+
+// claim claims heads and starts publishing what they lead. A stop does not cut it off: a claim
+// that was committed without our knowing would hold its events until it is over.
+func (r *Relay) claim(ctx context.Context, heads int) (runs int, err error) {
+	claiming, cancel := r.outlasting(ctx)
+	defer cancel()
 	began := stopwatch()
-	claimed, err := r.c.Source.Claim(ctx, Claim{ID: uuid.New(), Heads: min(free, claimHeads), Events: claimEvents, Expires: r.c.ClaimExpires})
+	claimed, err := r.c.Source.Claim(claiming, Claim{ID: uuid.New(), Heads: heads, Events: claimEvents, Expires: r.c.ClaimExpires})
 	if err != nil {
 		return 0, err
 	}
@@ -194,8 +240,10 @@ func (r *Relay) publish(ctx context.Context, run Run, began time.Time) RunResult
 		if ctx.Err() != nil || left < r.c.PublishTimeout {
 			return result
 		}
-		err := r.try(ctx, &run.Events[i])
-		r.c.Observer.Tried(err)
+		cut, err := r.try(ctx, &run.Events[i])
+		if err != nil && cut {
+			return result // nobody knows what came of it: given back as if untried
+		}
 		if err != nil {
 			result.Failure = r.failure(&run.Events[i], err)
 			return result
@@ -207,12 +255,28 @@ func (r *Relay) publish(ctx context.Context, run Run, began time.Time) RunResult
 
 // try publishes an event, within the time of one try. A stop of the relay does not cut it off
 // at once: an acknowledgement that is on its way is worth waiting for.
-func (r *Relay) try(ctx context.Context, e *Event) error {
-	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.c.PublishTimeout)
+func (r *Relay) try(ctx context.Context, e *Event) (cut bool, err error) {
+	stoppable, stop := r.outlasting(ctx)
+	defer stop()
+	trying, cancel := context.WithTimeout(stoppable, r.c.PublishTimeout)
 	defer cancel()
-	forget := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
-	defer forget()
-	return r.c.Publisher.Publish(trying, e)
+	began := stopwatch()
+	err = r.c.Publisher.Publish(trying, e)
+	if cut = errors.Is(context.Cause(trying), errStopping); err != nil && cut {
+		return true, err
+	}
+	r.c.Observer.Tried(stopwatch().Sub(began), err)
+	if r.away.heard(began, err) {
+		r.Wake()
+	}
+	return false, err
+}
+
+// outlasting is a context that ends some time after ctx.
+func (r *Relay) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	lasting, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() { time.AfterFunc(r.c.StopTimeout, func() { end(errStopping) }) })
+	return lasting, func() { forget(); end(nil) }
 }
 
 func (r *Relay) failure(e *Event, err error) *Failure {
@@ -221,10 +285,11 @@ func (r *Relay) failure(e *Event, err error) *Failure {
 		f.Again = awayPause/2 + rand.N(awayPause)
 		return f
 	}
-	if isRefused(err) || e.Attempts+1 >= r.c.MaximumAttempts {
-		f.Dead = true
-		r.c.Logger.Warn("outbox: event is dead until it is redriven or skipped", "event_id", e.ID, "type", e.Type,
-			"aggregate_id", e.AggregateID, "attempts", e.Attempts+1, "error", err)
+	about := []any{"event_id", e.ID, "type", e.Type, "aggregate_id", e.AggregateID, "attempts", e.Attempts + 1, "error", err}
+	if f.Dead = isRefused(err) || e.Attempts+1 >= r.c.MaximumAttempts; f.Dead {
+		r.dead.warn("outbox: event is dead until it is redriven or skipped", about...)
+	} else {
+		r.refused.warn("outbox: the sink did not take an event, which is tried again", about...)
 	}
 	return f
 }
@@ -317,7 +382,7 @@ func stopwatch() time.Time { return time.Now() } // monotonic
 type nobody struct{}
 
 // Tried is not heard.
-func (nobody) Tried(error) {}
+func (nobody) Tried(time.Duration, error) {}
 
 // LostClaims is not heard.
 func (nobody) LostClaims(int) {}

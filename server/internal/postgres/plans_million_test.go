@@ -97,7 +97,9 @@ func TestPlans_AtAMillionReadySteps(t *testing.T) {
 			m.walk("statistics " + state.name + ", " + mode)
 		}
 	}
+	m.measures()
 	m.stale()
+	m.measures()
 	m.hidesNothing()
 }
 

@@ -25,6 +25,7 @@ type stand struct {
 	url   string
 	store *postgres.Store
 	sql   *pgxpool.Pool
+	ear   ear // hears its stores
 }
 
 func newStand(t *testing.T) *stand {
@@ -66,6 +67,7 @@ func (s *stand) open(c postgres.Config) *postgres.Store {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(testWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelError}))
 	}
+	c.Observer = &s.ear
 	store, err := postgres.Open(context.Background(), c)
 	if err != nil {
 		s.t.Fatal(err)

@@ -13,6 +13,7 @@ const (
 	busyPatience = time.Second           // an item whose rows are held goes from flush to flush so long
 	busyPause    = 10 * time.Millisecond // before a flush of nothing but such items
 	lonely       = 2                     // items that wait for their locks alone, at most at once
+	idleBeat     = 5 * time.Second       // an idle one shows that it lives so often
 )
 
 // batcher is a group commit: calls of one kind are gathered while the flush before them is in
@@ -24,6 +25,8 @@ type batcher[Req, Res any] struct {
 	weigh     func(Req) int
 	maxItems  int
 	maxWeight int
+	loop      Loop
+	observer  Observer
 
 	mu     sync.Mutex
 	queue  []*item[Req, Res]
@@ -42,9 +45,15 @@ type item[Req, Res any] struct {
 
 func newBatcher[Req, Res any](maxItems, maxWeight int, weigh func(Req) int, flush func(context.Context, []Req, bool) ([]Result[Res], error)) *batcher[Req, Res] {
 	return &batcher[Req, Res]{
-		flush: flush, weigh: weigh, maxItems: maxItems, maxWeight: maxWeight,
+		flush: flush, weigh: weigh, maxItems: maxItems, maxWeight: maxWeight, observer: nobody{},
 		wake: make(chan struct{}, 1), alone: make(chan struct{}, lonely),
 	}
+}
+
+// observed names the loop, for an observer.
+func (b *batcher[Req, Res]) observed(loop Loop, o Observer) *batcher[Req, Res] {
+	b.loop, b.observer = loop, o
+	return b
 }
 
 var errStopping = errors.New("the server is stopping")
@@ -89,10 +98,14 @@ func (b *batcher[Req, Res]) ring() {
 
 // run flushes until the context ends, then what is still queued.
 func (b *batcher[Req, Res]) run(ctx context.Context) {
+	idle := time.NewTicker(idleBeat)
+	defer idle.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-b.wake:
+		case <-idle.C:
+			b.observer.Looped(b.loop)
 		}
 		b.drain(ctx)
 	}
@@ -170,7 +183,12 @@ func (b *batcher[Req, Res]) write(ctx context.Context, batch []*item[Req, Res]) 
 func (b *batcher[Req, Res]) flushOnce(ctx context.Context, reqs []Req, wait bool) ([]Result[Res], error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	return b.flush(ctx, reqs, wait)
+	results, err := b.flush(ctx, reqs, wait)
+	if err == nil {
+		b.observer.Flushed(b.loop, len(reqs))
+		b.observer.Looped(b.loop)
+	}
+	return results, err
 }
 
 // answer gives the answers out. Items whose rows are held go into the next flush; from a

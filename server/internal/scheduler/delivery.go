@@ -127,7 +127,7 @@ func (d *dispatcher) handBack(leases []LeaseView) {
 		for range returnTries {
 			err := d.store.Return(ctx, grants)
 			if err == nil {
-				d.tell(HintSlots, HintWork)
+				d.tell(HintSlots, HintWork, HintChange)
 				return
 			}
 			d.log.Warn("undelivered grants were not handed back yet", "grants", len(grants), "error", err)

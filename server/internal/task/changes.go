@@ -75,9 +75,19 @@ func (e *Execution) milestone(what string) string {
 	return fmt.Sprintf("r%d/execution/%s", e.d.Round, what)
 }
 
+// Milestones that are looked for by their names.
+const (
+	milestoneCancel    = "cancel_requested"
+	milestoneTerminate = "terminate_requested"
+)
+
+func stepMilestone(round int, s *Step) string {
+	return fmt.Sprintf("r%d/step/%s/%s", round, s.d.Name, s.d.State)
+}
+
 func (e *Execution) stepEntry(now time.Time, s *Step) {
 	en := Entry{
-		Milestone: fmt.Sprintf("r%d/step/%s/%s", e.d.Round, s.d.Name, s.d.State),
+		Milestone: stepMilestone(e.d.Round, s),
 		Stage:     StageExecution, Component: "scheduler", StepName: s.d.Name, At: now,
 		Title: "Step " + string(s.d.State),
 	}

@@ -160,7 +160,7 @@ func (m *machine) takeAway(t *rapid.T) {
 	m.wanted(m.command(func() error {
 		return m.change([]uuid.UUID{id}, func(e *Execution) error {
 			if revoked {
-				return e.LoseLease(m.now, id, EndRevoked, 0.5)
+				return e.RevokeLease(m.now, id, "", 0.5)
 			}
 			return e.ReturnLease(m.now, id, 0.5)
 		})

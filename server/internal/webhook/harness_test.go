@@ -114,11 +114,13 @@ const (
 	refused   kind = "refused"
 	again     kind = "again"
 	later     kind = "later"
+	away      kind = "away"
 )
 
 func kindOf(err error) kind {
 	var never *outbox.RefusedError
 	var wait *outbox.RetryLaterError
+	var gone *outbox.AwayError
 	switch {
 	case err == nil:
 		return delivered
@@ -126,6 +128,8 @@ func kindOf(err error) kind {
 		return refused
 	case errors.As(err, &wait):
 		return later
+	case errors.As(err, &gone):
+		return away
 	default:
 		return again
 	}

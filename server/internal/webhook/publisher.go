@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -78,9 +80,11 @@ func newTransport(cfg Config, timeout time.Duration) *http.Transport {
 // Publish posts the event and waits for the whole answer (its first 64 KiB), at most for the
 // timeout of the configuration. A status of 2xx is an acknowledgement. One of 4xx but 408, 425
 // and 429 is a *outbox.RefusedError, as is what is no CloudEvent. All else is worth a later
-// try: other statuses, redirects among them, no connection, no complete answer in time. If an
-// answer of 408, 425, 429 or 5xx has a Retry-After, it is a *outbox.RetryLaterError of at most
-// a day. The error has up to 1 KiB of what the receiver said.
+// try: other statuses, redirects among them, no complete answer in time, a connection that
+// broke. If there was no connection at all, so that the receiver cannot have seen anything of
+// the event, it is an *outbox.AwayError. If an answer of 408, 425, 429 or 5xx has a
+// Retry-After, it is a *outbox.RetryLaterError of at most a day. The error has up to 1 KiB of
+// what the receiver said.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	c, err := outbox.CloudEvent(e, p.source)
 	if err != nil {
@@ -100,9 +104,6 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	got, err := p.post(ctx, e.ID.String(), body)
 	if err == nil {
 		return got.verdict(e.ID, p.name, time.Now())
-	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
 	}
 	return fmt.Errorf("post event %s to %s: %w", e.ID, p.name, err)
 }
@@ -161,12 +162,37 @@ func (p *Publisher) post(ctx context.Context, id string, body []byte) (*answer, 
 	if err := p.sign(req.Header, id, time.Now(), body); err != nil {
 		return nil, err
 	}
-	resp, err := p.transport.RoundTrip(req)
+	resp, err := p.roundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return readAnswer(resp)
+	got, err := readAnswer(resp)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return got, err
+}
+
+// roundTrip tells what failed before there was a connection, which is no event's fault, from
+// what failed after, which may be: an event that ends its receiver has to end DEAD some day.
+func (p *Publisher) roundTrip(req *http.Request) (*http.Response, error) {
+	var connected atomic.Bool
+	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GetConn: func(string) { connected.Store(false) }, // anew, if a kept connection was dead
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	resp, err := p.transport.RoundTrip(req.WithContext(ctx))
+	if err == nil {
+		return resp, nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if connected.Load() {
+		return nil, err
+	}
+	return nil, &outbox.AwayError{Cause: err}
 }
 
 func (p *Publisher) sign(header http.Header, id string, now time.Time, body []byte) error {

@@ -11,12 +11,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -228,13 +230,57 @@ func TestClose_EndsWaitingCalls(t *testing.T) {
 	}
 }
 
-func TestPublish_UnreachableIsWorthALaterTry(t *testing.T) {
+// TestPublish_NoConnectionIsAway: what never had a connection is no event's fault. Caught: all
+// errors of a call taken alike.
+func TestPublish_NoConnectionIsAway(t *testing.T) {
 	t.Parallel()
+	full := fullListener(t)
+	for name, url := range map[string]string{
+		"refused": "http://127.0.0.1:1", "no such host": "http://receiver.invalid", "no answer to the dial": "http://" + full,
+	} {
+		p := publisher(t, Config{URL: url, Timeout: time.Second})
+		if err := p.Publish(t.Context(), newEvent()); kindOf(err) != away {
+			t.Errorf("%s: got %v, want away", name, err)
+		}
+	}
 	r := newReceiver(t, status(http.StatusOK))
-	r.Close()
 	p := publisher(t, Config{URL: r.URL})
-	if err := p.Publish(t.Context(), newEvent()); kindOf(err) != again {
-		t.Errorf("got %v", err)
+	if err := p.Publish(t.Context(), newEvent()); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	_ = p.Publish(t.Context(), newEvent()) // may still go out on the kept connection
+	if err := p.Publish(t.Context(), newEvent()); kindOf(err) != away {
+		t.Errorf("gone: got %v, want away", err)
+	}
+}
+
+// fullListener is an address whose queue is full: a dial gets no answer.
+func fullListener(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inet, ok := name.(*syscall.SockaddrInet4)
+	if !ok {
+		t.Fatalf("address %v", name)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", inet.Port)
+	for {
+		conn, err := net.DialTimeout("tcp", address, 300*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = conn.Close() })
 	}
 }
 
@@ -264,7 +310,7 @@ func TestPublish_NoProxy(t *testing.T) {
 		t.Setenv(name, proxy.URL)
 	}
 	p := publisher(t, Config{URL: "http://receiver.invalid/", Timeout: 2 * time.Second})
-	if err := p.Publish(t.Context(), newEvent()); kindOf(err) != again {
+	if err := p.Publish(t.Context(), newEvent()); kindOf(err) != away {
 		t.Errorf("got %v, want an unknown host", err)
 	}
 	if n := len(proxy.seen()); n != 0 {
@@ -283,8 +329,8 @@ func TestPublish_TLS(t *testing.T) {
 	if err := publisher(t, Config{URL: server.URL, RootCAs: roots}).Publish(t.Context(), newEvent()); err != nil {
 		t.Errorf("trusted: %v", err)
 	}
-	if err := publisher(t, Config{URL: server.URL}).Publish(t.Context(), newEvent()); kindOf(err) != again {
-		t.Errorf("not trusted: got %v, want an error worth a later try", err)
+	if err := publisher(t, Config{URL: server.URL}).Publish(t.Context(), newEvent()); kindOf(err) != away {
+		t.Errorf("not trusted: got %v, want away", err)
 	}
 }
 

@@ -23,6 +23,8 @@ type clusterConfig struct {
 	// ownDatabase gives it a durable PostgreSQL of its own, which the test may kill. Without
 	// it the cluster has a database on the shared one, which no test may harm.
 	ownDatabase bool
+	// behindProxies puts a proxy between each replica and PostgreSQL.
+	behindProxies bool
 }
 
 // cluster is a PostgreSQL and the replicas on it.
@@ -31,6 +33,7 @@ type cluster struct {
 	pg       *devpg.Server // nil: the shared one
 	url      string
 	db       *pgxpool.Pool // the test's own look at the tables
+	proxies  []*proxy      // to PostgreSQL, one of each replica, if asked for
 	replicas []*replica
 }
 
@@ -57,6 +60,9 @@ func newCluster(t *testing.T, cfg clusterConfig) *cluster {
 	}
 	logs := t.TempDir()
 	for i := range cfg.replicas {
+		if cfg.behindProxies {
+			c.proxies = append(c.proxies, newProxy(t, c.host()))
+		}
 		c.replicas = append(c.replicas, c.newReplica(i, logs, append([]string{"--sweep-interval", cfg.sweep.String()}, cfg.args...)))
 	}
 	t.Cleanup(func() {
@@ -103,7 +109,20 @@ func (c *cluster) newReplica(i int, logs string, args []string) *replica {
 		c.t.Fatal(err)
 	}
 	u.User = url.UserPassword(role, "secret")
+	if i < len(c.proxies) {
+		u.Host = c.proxies[i].addr()
+	}
 	return &replica{t: c.t, name: name, role: role, url: u.String(), args: args, logPath: filepath.Join(logs, name+".log")}
+}
+
+// host is where PostgreSQL listens.
+func (c *cluster) host() string {
+	c.t.Helper()
+	u, err := url.Parse(c.url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return u.Host
 }
 
 // addresses are those of all replicas.

@@ -1,20 +1,24 @@
 package faults
 
 import (
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
 	"time"
 )
 
-// proxy stands between clients and one replica. It passes everything on, until it is told to
-// answer late, to cut, or to swallow all there is without a word.
+// proxy stands between clients and a server: a replica, PostgreSQL, NATS. It passes everything
+// on, until it is told to answer late, to hold back, to cut, or to swallow all there is without
+// a word.
 type proxy struct {
 	listener net.Listener
 	target   string
 
 	mu       sync.Mutex
 	late     time.Duration
+	spread   time.Duration
+	gates    map[bool]chan struct{} // by direction, answers or not: closed when it is let go
 	silent   bool
 	sockets  []net.Conn
 	finished bool
@@ -27,7 +31,7 @@ func newProxy(t *testing.T, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, target: target}
+	p := &proxy{listener: listener, target: target, gates: map[bool]chan struct{}{}}
 	p.pumps.Go(p.accept)
 	t.Cleanup(func() {
 		p.mu.Lock()
@@ -35,6 +39,7 @@ func newProxy(t *testing.T, target string) *proxy {
 		p.mu.Unlock()
 		_ = listener.Close() // nothing depends on it
 		p.cut()
+		p.release()
 		p.pumps.Wait()
 	})
 	return p
@@ -47,6 +52,46 @@ func (p *proxy) answerLate(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.late = d
+}
+
+// answerUnevenly gives each connection from now on a delay of its own, below d, by chance.
+func (p *proxy) answerUnevenly(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spread = d
+}
+
+// hold keeps back what comes in a direction, answers or what is asked, until release. Nothing
+// is lost, and nobody is told.
+func (p *proxy) hold(answers bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gates[answers] == nil {
+		p.gates[answers] = make(chan struct{})
+	}
+}
+
+// release lets both directions go on.
+func (p *proxy) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for answers, gate := range p.gates {
+		close(gate)
+		delete(p.gates, answers)
+	}
+}
+
+// pass waits until a direction is not held back.
+func (p *proxy) pass(answers bool) {
+	for {
+		p.mu.Lock()
+		gate := p.gates[answers]
+		p.mu.Unlock()
+		if gate == nil {
+			return
+		}
+		<-gate
+	}
 }
 
 // swallow loses every packet from now on, in both directions, and tells neither side.
@@ -83,13 +128,17 @@ func (p *proxy) accept() {
 		p.mu.Lock()
 		p.sockets = append(p.sockets, near, far)
 		finished := p.finished
+		own := time.Duration(0)
+		if p.spread > 0 {
+			own = rand.N(p.spread)
+		}
 		p.mu.Unlock()
 		if finished {
 			p.cut()
 			return
 		}
-		p.pumps.Go(func() { p.pump(near, far, true) })
-		p.pumps.Go(func() { p.pump(far, near, false) })
+		p.pumps.Go(func() { p.pump(near, far, true, own) })
+		p.pumps.Go(func() { p.pump(far, near, false, 0) })
 	}
 }
 
@@ -99,12 +148,13 @@ type parcel struct {
 	due  time.Time
 }
 
-// pump passes on what it reads, each parcel with its own delay.
-func (p *proxy) pump(to, from net.Conn, answers bool) {
+// pump passes on what it reads, each parcel with its own delay beside that of the connection.
+func (p *proxy) pump(to, from net.Conn, answers bool, own time.Duration) {
 	parcels := make(chan parcel, 4096)
 	p.pumps.Go(func() {
 		for next := range parcels {
 			time.Sleep(time.Until(next.due))
+			p.pass(answers)
 			if !p.isSilent() {
 				_, _ = to.Write(next.data) // the other pump sees the end
 			}
@@ -118,7 +168,7 @@ func (p *proxy) pump(to, from net.Conn, answers bool) {
 		buffer := make([]byte, 32<<10)
 		n, err := from.Read(buffer)
 		if n > 0 {
-			parcels <- parcel{data: buffer[:n], due: time.Now().Add(p.delay(answers))}
+			parcels <- parcel{data: buffer[:n], due: time.Now().Add(own + p.delay(answers))}
 		}
 		if err != nil {
 			return
