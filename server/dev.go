@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/leasehold/leasehold/server/internal/builtin"
 	"github.com/leasehold/leasehold/server/internal/devpg"
@@ -113,14 +112,9 @@ func (c *devCommand) serve(ctx context.Context, pg *devpg.Server, log *slog.Logg
 
 // work runs the built-in worker until ctx ends.
 func work(ctx context.Context, address string, log *slog.Logger) error {
-	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
-	if err != nil {
-		return fmt.Errorf("connect the built-in worker: %w", err)
-	}
-	defer conn.Close()
 	ended := make(chan error, 1)
-	go func() { ended <- builtin.Run(ctx, conn, log) }()
+	go func() { ended <- builtin.Run(ctx, "passthrough:///"+address, log, grpc.WithNoProxy()) }()
+	var err error
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
