@@ -18,9 +18,10 @@ import (
 const (
 	defaultFresh = 5 * time.Second
 	readTimeout  = 2 * time.Second // of each read
-	// restAfter times the time that a read took nothing is read again, so that reading takes at
-	// most a twentieth of a connection's time.
+	// restAfter times the time that reading took nothing is read again, up to mostRest: reading
+	// takes a twentieth of a connection's time, and a sixth at worst.
 	restAfter  = 20
+	mostRest   = 30 * time.Second
 	mostQueues = 100 // capabilities with series of their own, the busiest; then all others together
 	others     = "(other)"
 )
@@ -121,7 +122,7 @@ func (d *database) Collect(ch chan<- prometheus.Metric) {
 func (d *database) read() *reading {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.last != nil && time.Since(d.last.at) < max(d.fresh, restAfter*d.last.took) {
+	if d.last != nil && time.Since(d.last.at) < max(d.fresh, min(restAfter*d.last.took, mostRest)) {
 		return d.last
 	}
 	began := time.Now() // monotonic

@@ -47,7 +47,10 @@ func TestDatabase_IsReadSeldom(t *testing.T) {
 		slow = time.Second
 		after(time.Millisecond, 2)
 		after(restAfter*slow-time.Millisecond, 2)
+		slow = 1900 * time.Millisecond
 		after(time.Millisecond, 3)
+		after(mostRest-time.Millisecond, 3)
+		after(time.Millisecond, 4)
 	})
 }
 
@@ -85,7 +88,7 @@ func TestDatabase_WhatCannotBeReadIsLeftOut(t *testing.T) {
 		}
 		shown := func(when string, took time.Duration, want ...string) {
 			t.Helper()
-			time.Sleep(restAfter * 2 * readTimeout)
+			time.Sleep(mostRest)
 			began := time.Now()
 			_, text := ask(tele, http.MethodGet, "/metrics")
 			if d := time.Since(began); d != took {
