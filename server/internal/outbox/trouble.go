@@ -115,7 +115,7 @@ func (o *outage) room(heads int) (n int, wait time.Duration) {
 func (o *outage) putOff(now time.Time) {
 	pause := min(firstAway<<min(o.tries, 10), longAway)
 	o.tries++
-	o.next = now.Add(pause/2 + rand.N(pause))
+	o.next = now.Add(pause/2 + rand.N(pause/2))
 }
 
 // rationed is for lines that come once an event: one a second is written, with the number of
