@@ -14,13 +14,16 @@ TESTFLAGS ?=
 RACE ?= wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults lint generate build postgres
+.PHONY: help run demo test test-faults lint generate build postgres
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## run the scheduler with a PostgreSQL of its own, on 127.0.0.1:50051
 	@exec bin/leasehold dev $(ARGS)
+
+demo: build ## send 2,000 coupons while processes are killed and frozen; two minutes at most
+	@exec bin/leasehold demo
 
 test: postgres ## run the tests, with the race detector where a C compiler is
 	@$(find_cc); \
@@ -47,6 +50,7 @@ lint: ## check formatting, proto files and code
 generate: ## write the generated code anew: the stubs from proto/, the queries from db/
 	$(TOOL) buf generate
 	CGO_ENABLED=0 $(TOOL) sqlc generate
+	$(TOOL) buf build --exclude-source-info -o api/examples/node/leasehold.binpb
 
 build: ## build bin/leasehold
 	$(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o bin/leasehold ./server

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/leasehold/leasehold/server/internal/builtin"
 	"github.com/leasehold/leasehold/server/internal/devpg"
@@ -72,29 +72,29 @@ func (c *devCommand) startPostgres(ctx context.Context, stderr io.Writer, log *s
 // itself, which is an error.
 func (c *devCommand) serve(ctx context.Context, pg *devpg.Server, log *slog.Logger, to console) error {
 	cfg := c.Settings
-	cfg.DatabaseURL, cfg.Migrate = pg.URL(), true
+	cfg.DatabaseURL, cfg.Migrate, cfg.FreeHTTP, cfg.Sink = pg.URL(), true, true, cmp.Or(cfg.Sink, sinkLog)
 	cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdownLimit)
 
 	all, ending := errgroup.WithContext(ctx)
 	// The server outlives the worker, which hands back what it has.
 	serving, endServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServer()
-	ready := make(chan string, 1)
+	ready := make(chan readyLine, 1)
 	all.Go(func() error {
 		return run(serving, cfg, log, func(line readyLine) error {
 			if err := line.print(to.out); err != nil {
 				return err
 			}
-			ready <- dialable(line.Listen)
+			ready <- line
 			return nil
 		})
 	})
 	all.Go(func() error {
 		defer endServer()
 		select {
-		case address := <-ready:
-			printHints(to.err, address, pg.URL())
-			return work(ending, address, log)
+		case line := <-ready:
+			printHints(to.err, line)
+			return work(ending, dialable(line.Listen), log)
 		case <-ending.Done():
 			return nil
 		}
@@ -112,14 +112,9 @@ func (c *devCommand) serve(ctx context.Context, pg *devpg.Server, log *slog.Logg
 
 // work runs the built-in worker until ctx ends.
 func work(ctx context.Context, address string, log *slog.Logger) error {
-	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
-	if err != nil {
-		return fmt.Errorf("connect the built-in worker: %w", err)
-	}
-	defer conn.Close()
 	ended := make(chan error, 1)
-	go func() { ended <- builtin.Run(ctx, conn, log) }()
+	go func() { ended <- builtin.Run(ctx, "passthrough:///"+address, log, grpc.WithNoProxy()) }()
+	var err error
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
@@ -136,7 +131,7 @@ func work(ctx context.Context, address string, log *slog.Logger) error {
 }
 
 // printHints says what to type next. Each command can be copied as it is, more than once.
-func printHints(w io.Writer, address, database string) {
+func printHints(w io.Writer, line readyLine) {
 	const text = `
 Leasehold serves on ADDRESS, and a built-in worker does steps that need
 example.echo, example.sleep ({"seconds": 1.5}) or example.flaky ({"fail_times": 1}).
@@ -154,9 +149,19 @@ Try it from another terminal:
 
   # its tables
   psql 'DATABASE'
-
+`
+	const metrics = `
+  # its metrics
+  curl -s http://HTTP/metrics
+`
+	const end = `
 Ctrl-C ends all of it.
 
 `
-	fmt.Fprint(w, strings.NewReplacer("ADDRESS", address, "DATABASE", database).Replace(text))
+	all := text + end
+	if line.HTTP != "" {
+		all = text + metrics + end
+	}
+	fmt.Fprint(w, strings.NewReplacer(
+		"ADDRESS", dialable(line.Listen), "DATABASE", line.DatabaseURL, "HTTP", dialable(line.HTTP)).Replace(all))
 }

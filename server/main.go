@@ -3,8 +3,9 @@
 // imports it. main.go has the commands, settings.go what can be set, run.go puts the parts
 // together.
 //
-// stdout carries one line, when the server is ready; logs and hints go to stderr. The status
-// is 0 after an end that was asked for, 1 after a failure, 2 if a setting is wrong.
+// stdout carries one line, when the server is ready, and of `demo` its story; logs and hints go
+// to stderr. The status is 0 after an end that was asked for, 1 after a failure, 2 if a setting
+// is wrong.
 package main
 
 import (
@@ -27,7 +28,12 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the server against a PostgreSQL."`
 	Dev     devCommand     `cmd:"" help:"Run the server on a PostgreSQL of its own, with a small worker to try things with."`
 	Migrate migrateCommand `cmd:"" help:"Bring a database's schema up to date, or look at it."`
+	Outbox  outboxCommand  `cmd:"" help:"Work on the events that wait to be published."`
+	Worker  workerCommand  `cmd:"" help:"Run a program for each attempt of a step: a shell script as a worker."`
+	Demo    demoCommand    `cmd:"" help:"Send coupons on three servers, six workers and NATS, while some of them are killed and frozen; two minutes at most."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	DemoWorker demoWorkerCommand `cmd:"" hidden:"" help:"A worker of the demo."`
 }
 
 func main() {

@@ -17,8 +17,9 @@ import (
 // programs read it.
 type readyLine struct {
 	Ready       bool   `json:"ready"`
-	Listen      string `json:"listen"`       // the address that is really listened on
-	DatabaseURL string `json:"database_url"` // with its password for `dev` only
+	Listen      string `json:"listen"`         // the address that is really listened on
+	HTTP        string `json:"http,omitempty"` // the same, of metrics and health; missing: off
+	DatabaseURL string `json:"database_url"`   // with its password for `dev` only
 	PID         int    `json:"pid"`
 	Version     string `json:"version"`
 }

@@ -7,14 +7,17 @@ import (
 
 func TestReadyLine_IsOneLineOfJSON(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
 	line := readyLine{Ready: true, Listen: "127.0.0.1:50051", DatabaseURL: "postgres://u@h/d?a=1&b=2", PID: 1, Version: "v"}
-	if err := line.print(&out); err != nil {
-		t.Fatal(err)
-	}
-	want := `{"ready":true,"listen":"127.0.0.1:50051","database_url":"postgres://u@h/d?a=1&b=2","pid":1,"version":"v"}` + "\n"
-	if out.String() != want {
-		t.Errorf("got  %swant %s", out.String(), want)
+	for http, field := range map[string]string{"": "", "127.0.0.1:8080": `"http":"127.0.0.1:8080",`} {
+		var out strings.Builder
+		line.HTTP = http
+		if err := line.print(&out); err != nil {
+			t.Fatal(err)
+		}
+		want := `{"ready":true,"listen":"127.0.0.1:50051",` + field + `"database_url":"postgres://u@h/d?a=1&b=2","pid":1,"version":"v"}` + "\n"
+		if out.String() != want {
+			t.Errorf("got  %swant %s", out.String(), want)
+		}
 	}
 }
 
@@ -55,18 +58,25 @@ func TestDialable(t *testing.T) {
 func TestHints_CanBeCopied(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	printHints(&out, "127.0.0.1:4711", "postgres://u:p@h/d")
+	line := readyLine{Listen: "127.0.0.1:4711", HTTP: "0.0.0.0:4712", DatabaseURL: "postgres://u:p@h/d"}
+	printHints(&out, line)
 	for _, want := range []string{
 		"127.0.0.1:4711 leasehold.v1.ExecutionService/EnqueueExecution",
 		"127.0.0.1:4711 leasehold.v1.ExecutionService/GetExecution",
 		"127.0.0.1:4711 leasehold.v1.ExecutionService/ListTimeline",
 		"psql 'postgres://u:p@h/d'",
+		"curl -s http://127.0.0.1:4712/metrics",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
-	if strings.Contains(out.String(), "ADDRESS") || strings.Contains(out.String(), "DATABASE") {
+	if strings.Contains(out.String(), "ADDRESS") || strings.Contains(out.String(), "DATABASE") || strings.Contains(out.String(), "HTTP") {
 		t.Errorf("something was left open:\n%s", out.String())
+	}
+	var off strings.Builder
+	line.HTTP = ""
+	if printHints(&off, line); strings.Contains(off.String(), "/metrics") || !strings.Contains(off.String(), "Ctrl-C") {
+		t.Errorf("without HTTP:\n%s", off.String())
 	}
 }

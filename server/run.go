@@ -7,14 +7,17 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold/leasehold/server/internal/grpcapi"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/telemetry"
 )
 
 // run is the composition root: it puts the parts of a server together, calls ready when they
@@ -25,20 +28,31 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	if err := openDatabase(ctx, cfg, log); err != nil {
 		return unlessAsked(ctx, err)
 	}
-	listener, err := listen(ctx, cfg.Listen)
+	listener, err := listen(ctx, "listen", cfg.Listen)
 	if err != nil {
 		return unlessAsked(ctx, err)
 	}
 	defer listener.Close()
+	web, err := listenHTTP(ctx, cfg, log)
+	if err != nil {
+		return unlessAsked(ctx, err)
+	}
+	defer web.Close()
 
+	seen := telemetry.New(telemetry.Config{Version: version, Logger: log})
+	tracing, err := telemetry.NewTracing(ctx, version, log)
+	if err != nil {
+		return err
+	}
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(), Logger: log,
+		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(),
+		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: seen.Transactions, Tracer: tracing,
 	})
 	if err != nil {
 		return err
 	}
 	defer closeStore(store, log)
-	relay, closeSink, err := newRelay(ctx, cfg, store, log)
+	relay, closeSink, err := newRelay(ctx, cfg, store, seen, tracing, log)
 	if err != nil {
 		return err
 	}
@@ -49,36 +63,51 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	}
 	service := scheduler.New(scheduler.Config{
 		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
-		MaxParkedPolls: cfg.MaxParkedPolls, MaxMessageBytes: cfg.MaxMessageBytes, Logger: log, Changed: relay.Wake,
+		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
+		Logger: log, Changed: relay.Wake, Observer: seen.Scheduler, Dispatches: seen.Dispatcher, Tracer: tracing,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
-	}, grpcapi.Deps{Executions: service, Queries: store, Sessions: service, Leases: service})
+		Options: slices.Concat(tracing.ServerOptions(), seen.ServerOptions()),
+	}, grpcapi.Deps{
+		Executions: service, Queries: store, Sessions: service, Leases: service, Watches: service,
+		Operators: service, Fleet: store,
+		Events: outbox.NewOperator(store.Outbox(), relay.Wake),
+	})
 	if err != nil {
 		return err
 	}
+	seen.Watch(sources(store, service, relay))
 
 	// The parts outlive ctx: calls that are under way when it ends still need them.
 	lasting, endParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer endParts()
 	parts, working := errgroup.WithContext(lasting)
-	parts.Go(func() error { return service.Run(working) })
+	parts.Go(func() error {
+		defer func() { warn(log, tracing.Close()) }()
+		return service.Run(working)
+	})
 	parts.Go(func() error { return api.Serve(listener) })
+	parts.Go(func() error { return web.serve(working, seen) })
+	seen.Serving()
 	publishing, stopPublishing := context.WithCancel(ctx)
 	defer stopPublishing()
 	published := make(chan struct{})
 	parts.Go(func() error { defer close(published); return relay.Run(publishing) })
 
-	line := readyLine{Ready: true, Listen: listener.Addr().String(), DatabaseURL: cfg.DatabaseURL, PID: os.Getpid(), Version: version}
+	line := readyLine{
+		Ready: true, Listen: listener.Addr().String(), HTTP: web.address(), DatabaseURL: cfg.DatabaseURL, PID: os.Getpid(), Version: version,
+	}
 	failure := ready(line)
 	if failure == nil {
-		log.Info("ready", "listen", line.Listen, "version", version)
+		log.Info("ready", "listen", line.Listen, "http", line.HTTP, "version", version)
 		select {
 		case <-ctx.Done():
 		case <-working.Done(): // One of the parts failed; Wait tells which.
 		}
 	}
+	seen.Stopping()
 	log.Info("stopping")
 	stop := func() error { // Both at once: what the relay has in flight needs its time too.
 		stopPublishing()
@@ -110,11 +139,12 @@ func openDatabase(ctx context.Context, cfg settings, log *slog.Logger) error {
 	return postgres.CheckSchema(ctx, cfg.DatabaseURL)
 }
 
-func listen(ctx context.Context, address string) (net.Listener, error) {
+// listen listens on the address that a flag names.
+func listen(ctx context.Context, flag, address string) (net.Listener, error) {
 	var how net.ListenConfig
 	listener, err := how.Listen(ctx, "tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("another program listens on %s; choose another port with --listen, or a free one with --listen 127.0.0.1:0", address)
+		return nil, fmt.Errorf("another program listens on %s; choose another port with --%[2]s, or a free one with --%[2]s 127.0.0.1:0: %[3]w", address, flag, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)

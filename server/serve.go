@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"text/tabwriter"
@@ -28,7 +29,7 @@ func (c *serveCommand) Validate() error {
 // Run serves until ctx ends.
 func (c *serveCommand) Run(ctx context.Context, to console) error {
 	cfg := c.Settings
-	cfg.DatabaseURL, cfg.Migrate = c.Database.URL, c.Migrate
+	cfg.DatabaseURL, cfg.Migrate, cfg.Sink = c.Database.URL, c.Migrate, cmp.Or(cfg.Sink, sinkNone)
 	return run(ctx, cfg, cfg.Log.logger(to.err), func(line readyLine) error {
 		line.DatabaseURL = withoutPassword(line.DatabaseURL)
 		return line.print(to.out)

@@ -13,9 +13,11 @@ import (
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
-func startServe(t *testing.T, database string) *process {
+func startServe(t *testing.T, database string, args ...string) *process {
 	t.Helper()
-	return start(t, "serve", "--database-url", database, "--listen", "127.0.0.1:0", "--migrate")
+	return start(t, append([]string{
+		"serve", "--database-url", database, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--migrate",
+	}, args...)...)
 }
 
 func TestServe_SeveralStartTogetherAndHideThePassword(t *testing.T) {

@@ -24,11 +24,14 @@ type settings struct {
 	DatabaseURL string `kong:"-"`
 	// Migrate applies migrations before the start; the same holds.
 	Migrate bool `kong:"-"`
+	// FreeHTTP takes a free port where another program has that of HTTPListen: `dev`.
+	FreeHTTP bool `kong:"-"`
 
 	Listen          string        `default:"127.0.0.1:50051" help:"Address to serve gRPC on; port 0 takes a free one."`
+	HTTPListen      string        `name:"http-listen" default:"127.0.0.1:8080" help:"Address to serve /metrics, /healthz and /readyz on; off serves none, port 0 takes a free one, and dev takes a free one where it is taken."`
 	MaxConns        int           `name:"database-max-conns" default:"10" help:"Connections to the database at most, beside one that listens for hints; 2 to 10000."`
 	DatabaseWait    time.Duration `default:"30s" help:"Time that the start waits for a database that does not answer; a duration such as 500ms or 1m30s, as are all below."`
-	Sink            string        `default:"none" help:"Where events are to be published: none, log, nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox, in the transaction of their change, and published from there."`
+	Sink            string        `help:"Where events are to be published: none (the default of serve), log (the default of dev), nats://host:port, or an http or https URL. With none no events are written; with another they are written to the outbox, in the transaction of their change, and published from there."`
 	Events          string        `default:"default" help:"Types of events to write for the sink: all, default (what ends an execution or a step, and reopened), or a list with commas, such as leasehold.step.v1.failed,leasehold.attempt.v1.lost."`
 	SweepInterval   time.Duration `default:"1s" help:"Time between two looks for leases, timeouts and deadlines that are over."`
 	SessionTimeout  time.Duration `default:"90s" help:"Time without a sign of life after which a worker is not counted on."`
@@ -36,6 +39,7 @@ type settings struct {
 	MaxPayloadBytes int           `default:"1048576" help:"Size of one payload at most, in bytes; 1024 or more."`
 	MaxMessageBytes int           `default:"4194304" help:"Size of one gRPC message at most, in bytes; at least two payloads and 1.25 MiB, up to 1 GiB."`
 	MaxParkedPolls  int           `default:"20000" help:"Polls for work that wait at once, at most; 1 or more."`
+	MaxStreams      int           `default:"2000" help:"Executions that are watched at once, at most, each watch counted; 1 or more."`
 	LeaseEpoch      int64         `default:"0" help:"Number that leads each lease version, for a PostgreSQL that does not tell its timeline; raise it with each failover; 0 to 8388607, 0 asks PostgreSQL."`
 
 	Out sinkSettings `embed:""`
@@ -63,7 +67,8 @@ const (
 func (s settings) check() error {
 	_, eventsErr := s.eventTypes()
 	return join(
-		checkListen(s.Listen),
+		checkListen("listen", s.Listen),
+		checkHTTPListen(s.HTTPListen),
 		checkNumber("database-max-conns", s.MaxConns, fewestConns, mostConns),
 		checkDuration("database-wait", s.DatabaseWait, 1),
 		checkSink(s.Sink),
@@ -75,6 +80,7 @@ func (s settings) check() error {
 		checkNumber("max-message-bytes", s.MaxMessageBytes, smallestPayload+1, largestMessage),
 		s.checkSizes(),
 		checkNumber("max-parked-polls", s.MaxParkedPolls, 1, 10_000_000),
+		checkNumber("max-streams", s.MaxStreams, 1, 10_000_000),
 		checkNumber("outbox-max-attempts", s.Out.MaxAttempts, 1, 1_000_000),
 		checkNumber("lease-epoch", s.LeaseEpoch, 0, largestEpoch),
 	)
@@ -103,17 +109,27 @@ func (s settings) checkSizes() error {
 		s.MaxMessageBytes, least, s.MaxPayloadBytes)
 }
 
-func checkListen(address string) error {
+func checkListen(flag, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("--listen %q is not an address such as 127.0.0.1:50051", address)
+		return fmt.Errorf("--%s %q is not an address such as 127.0.0.1:50051", flag, address)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("--listen %q: the port must be a number from 0 to 65535", address)
+		return fmt.Errorf("--%s %q: the port must be a number from 0 to 65535", flag, address)
 	} else if n == 0 && port != "0" {
-		return fmt.Errorf("--listen %q: write port 0 as 0", address)
+		return fmt.Errorf("--%s %q: write port 0 as 0", flag, address)
 	}
 	return nil
+}
+
+// httpOff serves no HTTP.
+const httpOff = "off"
+
+func checkHTTPListen(address string) error {
+	if address == httpOff {
+		return nil
+	}
+	return checkListen("http-listen", address)
 }
 
 func checkNumber[T int | int64](flag string, value, low, high T) error {
@@ -139,7 +155,7 @@ const (
 )
 
 func checkSink(sink string) error {
-	if sink == sinkNone || sink == sinkLog {
+	if sink == "" || sink == sinkNone || sink == sinkLog {
 		return nil
 	}
 	u, err := url.Parse(sink)

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func TestFlags_AllHaveHelpAndAnEnvironmentVariable(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := 0
-	for _, command := range parser.Model.Leaves(false) {
+	for _, command := range parser.Model.Leaves(true) {
 		for _, flag := range command.Flags {
 			seen++
 			want := "LEASEHOLD_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
@@ -29,8 +30,9 @@ func TestFlags_AllHaveHelpAndAnEnvironmentVariable(t *testing.T) {
 			if flag.Help == "" || strings.Contains(flag.Help, want) {
 				t.Errorf("%s --%s: help %q, want one without the variable, which is added", command.Path(), flag.Name, flag.Help)
 			}
-			noDefault := flag.Name == "database-url" || flag.Name == "data-dir"
-			if !flag.HasDefault && !flag.IsBool() && !noDefault {
+			// What has to be given, is empty, or depends on the command.
+			noDefault := []string{"database-url", "data-dir", "capability", "label", "sink"}
+			if !flag.HasDefault && !flag.IsBool() && !slices.Contains(noDefault, flag.Name) {
 				t.Errorf("%s --%s has no default", command.Path(), flag.Name)
 			}
 			if flag.HasDefault && !strings.Contains(flag.String(), flag.Default) {
@@ -64,6 +66,9 @@ func TestSettings_BadOnesAreRefused(t *testing.T) {
 		{"--listen=127.0.0.1:-1", "from 0 to 65535"},
 		{"--listen=127.0.0.1:", "from 0 to 65535"},
 		{"--listen=::1:50051", "is not an address"},
+		{"--http-listen=8080", "--http-listen \"8080\" is not an address"},
+		{"--http-listen=127.0.0.1:http", "from 0 to 65535"},
+		{"--http-listen=", "is not an address"},
 		{"--database-max-conns=1", "from 2 to 10000"},
 		{"--database-max-conns=10001", "from 2 to 10000"},
 		{"--database-max-conns=many", "--database-max-conns"},
@@ -76,6 +81,7 @@ func TestSettings_BadOnesAreRefused(t *testing.T) {
 		{"--max-message-bytes=1048576", "at least 3407872"},
 		{"--max-message-bytes=1073741825", "to 1073741824"},
 		{"--max-parked-polls=0", "from 1"},
+		{"--max-streams=0", "from 1"},
 		{"--lease-epoch=-1", "from 0 to 8388607"},
 		{"--lease-epoch=8388608", "from 0 to 8388607"},
 		{"--sink=webhook", "is not known"},
@@ -108,6 +114,8 @@ func TestSettings_GoodOnesAreTaken(t *testing.T) {
 		nil,
 		{"--listen=:0"},
 		{"--listen=[::1]:50051"},
+		{"--http-listen=off"},
+		{"--http-listen=:0"},
 		{"--listen=localhost:50051", "--log-format=json", "--log-level=debug"},
 		{"--max-message-bytes=3407872", "--lease-epoch=8388607", "--database-max-conns=2"},
 		{"--events=all"},

@@ -31,6 +31,7 @@ func (r *run) launch(handling, reporting context.Context, l *lease) {
 		cancel(nil)
 		return
 	}
+	r.counts.leased.Add(1)
 	r.attempts.Go(func() {
 		defer r.leases.remove(l)
 		defer cancel(nil)
@@ -48,7 +49,7 @@ func (r *run) perform(ctx context.Context, l *lease) *leaseholdv1.ReportAttemptR
 	}
 	if l.handBack != nil {
 		r.log.Warn("lease handed back", append(l.attrs(), "reason", l.handBack.reason)...)
-		return reportOf(l, releasedOutcome(l.handBack))
+		return reportOf(l, outcome{released: l.handBack}, nil)
 	}
 
 	if !l.deadline.IsZero() {
@@ -57,7 +58,7 @@ func (r *run) perform(ctx context.Context, l *lease) *leaseholdv1.ReportAttemptR
 		defer cancel()
 	}
 	done := make(chan result, 1) // never blocks a handler that was left behind
-	go invoke(ctx, h, &attempt{lease: l.pb, client: r.client, opts: l.session.opts}, done)
+	go invoke(ctx, h, &Attempt{lease: l, leases: r.leases, servers: r.servers}, done)
 	var res result
 	select {
 	case res = <-done:
@@ -69,7 +70,7 @@ func (r *run) perform(ctx context.Context, l *lease) *leaseholdv1.ReportAttemptR
 }
 
 // invoke calls the handler and sends exactly one result, whatever the handler does.
-func invoke(ctx context.Context, h handler, a *attempt, done chan<- result) {
+func invoke(ctx context.Context, h Handler, a *Attempt, done chan<- result) {
 	res := result{err: errGoexit}
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,6 +87,7 @@ func (r *run) conclude(ctx context.Context, l *lease, res result) *leaseholdv1.R
 	standing := r.leases.standing(l)
 	o, dropped := outcomeOf(ctx, standing, res)
 	if dropped != "" {
+		r.counts.unreported.Add(1)
 		r.log.Warn("nothing reported: "+dropped, append(l.attrs(), "error", res.err, "cause", context.Cause(ctx))...)
 		return nil
 	}
@@ -95,5 +97,5 @@ func (r *run) conclude(ctx context.Context, l *lease, res result) *leaseholdv1.R
 	if o.succeeded {
 		o = checkedOutput(o, l.session)
 	}
-	return reportOf(l, o)
+	return reportOf(l, o, r.leases.unsaved(l))
 }

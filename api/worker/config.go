@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -22,6 +23,7 @@ const (
 // The server's limits, checked here so that a mistake is an error of Run with the field's
 // name, before anything is sent.
 const (
+	maxAddresses       = 64
 	maxSlots           = 10_000
 	maxNamespaceBytes  = 63
 	maxNameBytes       = 256
@@ -37,13 +39,22 @@ const (
 )
 
 // Config says who a worker is and how it works. Everything has a usable zero value, but
-// that one of Conn and Address must be given.
+// that exactly one of Address, Addresses and Conn must be given.
 type Config struct {
-	// Conn is the connection to the servers. It stays the caller's: Run does not close it.
-	Conn grpc.ClientConnInterface
-	// Address is a gRPC target, "127.0.0.1:50051", that Run connects to without TLS; for
-	// anything else give a Conn. Exactly one of Conn and Address must be set.
+	// Address is where the servers are reached: a gRPC target, "127.0.0.1:50051". All servers
+	// behind a name with several addresses are made use of.
 	Address string
+	// Addresses are where each of several servers is reached, in any order. The worker uses
+	// one at a time, in an order of its own, goes on with another when that one fails, and
+	// comes back when it serves again. 1 to 64.
+	Addresses []string
+	// DialOptions are for the connections to Address or Addresses, over this package's own:
+	// without any they are not encrypted. The place for credentials, and for grpc's
+	// interceptors and stats handlers of metrics and tracing.
+	DialOptions []grpc.DialOption
+	// Conn is a connection to the servers, instead of an address. It stays the caller's: Run
+	// does not close it. It has to find another server by itself when one fails.
+	Conn grpc.ClientConnInterface
 
 	// Namespace is the namespace to work for. Default: the server's, "default". At most 63
 	// bytes of A-Z a-z 0-9 . _ -
@@ -72,6 +83,8 @@ type Config struct {
 	// their contexts with ErrStopping and hands the rest back. Default 10 s; negative: none.
 	Grace time.Duration
 
+	// Interceptors stand around every handler, the first outermost.
+	Interceptors []Interceptor
 	// Logger receives what a host program's operator should know. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -94,15 +107,24 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	c.Labels = maps.Clone(c.Labels)
+	c.Addresses = slices.Clone(c.Addresses)
+	c.DialOptions = slices.Clone(c.DialOptions)
+	c.Interceptors = slices.Clone(c.Interceptors)
 	return c
+}
+
+// addresses are those to connect to.
+func (c Config) addresses() []string {
+	if c.Address != "" {
+		return []string{c.Address}
+	}
+	return c.Addresses
 }
 
 // validate reports every setting that the server would refuse or that makes no sense.
 func (c Config) validate() error {
 	var errs []error
-	if (c.Conn == nil) == (c.Address == "") {
-		errs = append(errs, errors.New("exactly one of Conn and Address must be set"))
-	}
+	errs = append(errs, c.validServers())
 	if len(c.Namespace) > maxNamespaceBytes || !onlyNameBytes(c.Namespace, "._-") {
 		errs = append(errs, fmt.Errorf("setting Namespace: %q must be at most %d bytes of A-Z a-z 0-9 . _ -", c.Namespace, maxNamespaceBytes))
 	}
@@ -115,6 +137,28 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("setting Slots: %d, must be 1 to %d", c.Slots, maxSlots))
 	}
 	return errors.Join(errs...)
+}
+
+// validServers reports what is wrong with the settings that say where the servers are.
+func (c Config) validServers() error {
+	ways := 0
+	for _, given := range []bool{c.Conn != nil, c.Address != "", len(c.Addresses) > 0} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways != 1:
+		return errors.New("exactly one of Address, Addresses and Conn must be set")
+	case len(c.Addresses) > maxAddresses || slices.Contains(c.Addresses, ""):
+		return fmt.Errorf("setting Addresses: %d entries, must be at most %d, none of them empty", len(c.Addresses), maxAddresses)
+	case c.Conn != nil && len(c.DialOptions) > 0:
+		return errors.New("setting DialOptions: has no use for a Conn")
+	case slices.ContainsFunc(c.Interceptors, func(i Interceptor) bool { return i == nil }):
+		return errors.New("setting Interceptors: one is nil")
+	default:
+		return nil
+	}
 }
 
 func validText(field, s string) error {

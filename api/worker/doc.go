@@ -26,7 +26,7 @@
 //     [ErrCanceled], [ErrDeadline] or [ErrStopping].
 //   - A context asks, it cannot force. A handler that ignores it, or a process that was
 //     suspended (its monotonic clock may have stood still), can act after its lease ended.
-//     Outside resources that must not see two owners are guarded with [Job.LeaseVersion], the
+//     Outside resources that must not see two owners are guarded with [Attempt.LeaseVersion], the
 //     fencing token: refuse what bears a smaller one than was seen before.
 //   - A report is repeated until it is answered or the lease is over. A repeat of a report
 //     that was recorded changes nothing. A refusal (the attempt belongs to somebody else, or
@@ -49,9 +49,24 @@
 // An output that is not JSON ends the attempt with a failure of type INVALID_RESULT, one over
 // the server's limits with RESULT_TOO_LARGE; neither is tried again.
 //
-// # What is not there yet
+// # Checkpoints
 //
-// Saving checkpoints and progress (those of earlier attempts can be read), reports gathered
-// into batches, several addresses, counters and health for the host program, interceptors,
-// and a helper for tests of handlers without a server.
+// A handler that takes long leaves checkpoints for the next attempt: [Attempt.SaveCheckpoint]
+// returns when a server has one, [Attempt.SetCheckpoint] lets it travel with the next renewal
+// or with the report, also when the worker stops and hands its attempts back. A checkpoint
+// that is refused is an error for the handler, and costs no lease.
+//
+// # Servers
+//
+// With [Config.Addresses] a call that fails goes to another server at once, one that hangs is
+// doubled: a renewal after a tenth of the lease, so that a lease survives when two of three
+// servers freeze. Polls keep their request_id on their way from server to server, so
+// that no work is granted twice. What failed is asked again after up to 30 s, when a connection
+// stands. With all servers away a worker tries every 10 s at most.
+//
+// # What a host program sees
+//
+// [Worker.Health] and [Worker.Stats] for readiness and metrics; [Config.Interceptors] around
+// handlers, and [Config.DialOptions] for what goes around calls. Package workertest runs
+// handlers without a server.
 package worker

@@ -32,6 +32,10 @@ var (
 	ErrSuperseded = errors.New("leasehold: another process registered under this worker's name")
 	// ErrRunning: Run was called while an earlier call has not returned.
 	ErrRunning = errors.New("leasehold: worker is running already")
+	// ErrPayloadTooLarge: a checkpoint is over the server's limits. Nothing was kept.
+	ErrPayloadTooLarge = errors.New("leasehold: payload too large")
+	// ErrInvalidPayload: a checkpoint is not JSON in UTF-8. Nothing was kept.
+	ErrInvalidPayload = errors.New("leasehold: invalid payload")
 	// ErrNoSuchParent: ParentOutput was asked for a step that is not a parent, or one that
 	// has no output.
 	ErrNoSuchParent = errors.New("leasehold: no output of a parent of this name")

@@ -2,20 +2,14 @@ package worker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
@@ -32,6 +26,7 @@ type fakeServer struct {
 	onRenew    func(ctx context.Context, n int, req *leaseholdv1.BatchRenewLeasesRequest) error
 	onRenewal  func(req *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error
 	onReport   func(ctx context.Context, n int, req *leaseholdv1.ReportAttemptRequest) error
+	onReports  func(ctx context.Context, req *leaseholdv1.BatchReportAttemptsRequest) error // of a batch as a whole
 	onGrant    func(l *leaseholdv1.Lease)
 	inputs     []map[string]*leaseholdv1.Payload // pages of GetStepInputs
 
@@ -47,6 +42,7 @@ type fakeServer struct {
 	renewedAt   []time.Time
 	reports     []*leaseholdv1.ReportAttemptRequest // those that were answered OK
 	reportCalls int
+	batches     []int // sizes of those of reports
 	drained     int
 	deregisters int
 }
@@ -188,6 +184,27 @@ func (f *fakeServer) ReportAttempt(ctx context.Context, req *leaseholdv1.ReportA
 	return &leaseholdv1.ReportAttemptResponse{}, nil
 }
 
+func (f *fakeServer) BatchReportAttempts(ctx context.Context, req *leaseholdv1.BatchReportAttemptsRequest) (*leaseholdv1.BatchReportAttemptsResponse, error) {
+	f.mu.Lock()
+	f.batches = append(f.batches, len(req.GetReports()))
+	f.mu.Unlock()
+	if f.onReports != nil {
+		if err := f.onReports(ctx, req); err != nil {
+			return nil, err
+		}
+	}
+	resp := &leaseholdv1.BatchReportAttemptsResponse{}
+	for _, one := range req.GetReports() {
+		answer, err := f.ReportAttempt(ctx, one)
+		if err != nil {
+			resp.Results = append(resp.Results, &leaseholdv1.BatchReportAttemptsResult{Result: &leaseholdv1.BatchReportAttemptsResult_Error{Error: status.Convert(err).Proto()}})
+			continue
+		}
+		resp.Results = append(resp.Results, &leaseholdv1.BatchReportAttemptsResult{Result: &leaseholdv1.BatchReportAttemptsResult_Response{Response: answer}})
+	}
+	return resp, nil
+}
+
 func (f *fakeServer) GetStepInputs(_ context.Context, req *leaseholdv1.GetStepInputsRequest) (*leaseholdv1.GetStepInputsResponse, error) {
 	page := 0
 	if req.GetPageToken() != "" {
@@ -248,6 +265,7 @@ type fakeState struct {
 	renewedAt   []time.Time
 	reports     []*leaseholdv1.ReportAttemptRequest
 	reportCalls int
+	batches     []int
 	drained     int
 	deregisters int
 }
@@ -261,67 +279,7 @@ func (f *fakeServer) state() fakeState {
 		renewCalls: append([]int(nil), f.renewCalls...), renewals: append([]*leaseholdv1.RenewLeaseRequest(nil), f.renewals...),
 		renewedAt: append([]time.Time(nil), f.renewedAt...),
 		reports:   append([]*leaseholdv1.ReportAttemptRequest(nil), f.reports...), reportCalls: f.reportCalls,
+		batches: append([]int(nil), f.batches...),
 		drained: f.drained, deregisters: f.deregisters,
 	}
-}
-
-// pipe is a network of one client and one server in memory, so that it also works where time
-// is simulated. The server can be stopped and started, and messages can be held up.
-type pipe struct {
-	t    testing.TB
-	opts []grpc.ServerOption
-	fake *fakeServer
-
-	mu       sync.Mutex
-	listener *bufconn.Listener // nil while the server is down
-	server   *grpc.Server
-	serving  sync.WaitGroup
-}
-
-var errDown = errors.New("server is down")
-
-// connect starts a server for f and returns a connection to it.
-func connect(t testing.TB, f *fakeServer, opts ...grpc.ServerOption) (*pipe, *grpc.ClientConn) {
-	t.Helper()
-	p := &pipe{t: t, opts: opts, fake: f}
-	p.up()
-	conn, err := grpc.NewClient("passthrough:///fake", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			p.mu.Lock()
-			listener := p.listener
-			p.mu.Unlock()
-			if listener == nil {
-				return nil, errDown
-			}
-			return listener.DialContext(ctx)
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = conn.Close()
-		p.down()
-	})
-	return p, conn
-}
-
-func (p *pipe) up() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	listener, server := bufconn.Listen(1<<20), grpc.NewServer(p.opts...)
-	p.listener, p.server = listener, server
-	leaseholdv1.RegisterWorkerServiceServer(server, p.fake)
-	p.serving.Go(func() { _ = server.Serve(listener) })
-}
-
-// down stops the server at once, with whatever calls it has.
-func (p *pipe) down() {
-	p.mu.Lock()
-	server := p.server
-	p.listener, p.server = nil, nil
-	p.mu.Unlock()
-	if server != nil {
-		server.Stop()
-	}
-	p.serving.Wait()
 }

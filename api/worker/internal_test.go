@@ -30,13 +30,13 @@ func TestFromWire(t *testing.T) {
 		{refused(codes.FailedPrecondition, "leasehold", "OUTCOME_ALREADY_RECORDED"), ErrLeaseLost, codes.FailedPrecondition},
 		{refused(codes.FailedPrecondition, "leasehold", "SESSION_SUPERSEDED"), ErrSuperseded, codes.FailedPrecondition},
 		{refused(codes.NotFound, "leasehold", "SESSION_NOT_FOUND"), errSessionNotFound, codes.NotFound},
-		{refused(codes.InvalidArgument, "leasehold", "PAYLOAD_TOO_LARGE"), errPayloadTooLarge, codes.InvalidArgument},
+		{refused(codes.InvalidArgument, "leasehold", "PAYLOAD_TOO_LARGE"), ErrPayloadTooLarge, codes.InvalidArgument},
 		{refused(codes.FailedPrecondition, "elsewhere", "LEASE_SUPERSEDED"), nil, codes.FailedPrecondition},
 		{status.Error(codes.Unavailable, "m"), nil, codes.Unavailable},
 		{context.DeadlineExceeded, nil, codes.Unknown},
 	} {
 		err := fmt.Errorf("call: %w", fromWire(tc.err))
-		for _, kind := range []error{ErrLeaseLost, ErrSuperseded, errSessionNotFound, errPayloadTooLarge} {
+		for _, kind := range []error{ErrLeaseLost, ErrSuperseded, errSessionNotFound, ErrPayloadTooLarge} {
 			if got, want := errors.Is(err, kind), errors.Is(tc.kind, kind); got != want {
 				t.Errorf("errors.Is(%v, %v) = %v, want %v", err, kind, got, want)
 			}

@@ -2,8 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -30,10 +28,14 @@ type lease struct {
 	end      time.Time // when the lease is over for the server, at the earliest
 	cutoff   time.Time // when the handler's context ends: end less a margin
 	renewAt  time.Time
-	failures int  // renewals in a row without an answer
-	renewing bool // a call is under way
-	fixed    bool // not to be renewed any more
+	failures int   // renewals in a row without an answer
+	calls    int   // to renew it, so far
+	counted  int   // the one that end was computed from; 0: none yet
+	renewing bool  // the last of them is under way, and not for long
+	closed   error // not nil: it is not renewed any more, and why
 	removed  bool
+	pending  *note       // to go along with a renewal; nil: nothing
+	sent     *note       // on the way; nil: nothing
 	lost     error       // the server's word that it is not ours any more; wraps ErrLeaseLost
 	canceled bool        // the server asked to stop
 	timer    *time.Timer // fires at cutoff
@@ -114,6 +116,7 @@ func (t *leaseTable) remove(l *lease) {
 	defer t.mu.Unlock()
 	delete(t.held, l.pb.GetAttemptId())
 	l.removed = true
+	l.close(errReported)
 	l.timer.Stop()
 	signal(t.freed)
 }
@@ -149,94 +152,13 @@ func (t *leaseTable) expire(l *lease) {
 		t.mu.Unlock()
 		return
 	}
-	l.fixed = true
 	cause := ErrLeaseLost
 	if !l.deadline.IsZero() && l.deadline.Sub(l.cutoff) < nearDeadline {
 		cause = ErrDeadline
 	}
+	l.close(cause)
 	t.mu.Unlock()
 	l.cancel(cause)
-}
-
-// due returns the leases to renew now, marked as under way, and when to look again. What is
-// due within slack goes along, so that renewals gather into batches.
-func (t *leaseTable) due(now time.Time, slack time.Duration) (due []*lease, next time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next = now.Add(time.Hour)
-	for _, l := range t.held {
-		switch {
-		case l.renewing || l.fixed:
-		case l.renewAt.Before(now.Add(slack)):
-			l.renewing = true
-			due = append(due, l)
-		case l.renewAt.Before(next):
-			next = l.renewAt
-		}
-	}
-	t.next = next
-	return due, next
-}
-
-// renewed takes in the answer to a renewal that was sent at sent.
-func (t *leaseTable) renewed(l *lease, sent time.Time, resp *leaseholdv1.RenewLeaseResponse) {
-	t.mu.Lock()
-	l.renewing, l.failures = false, 0
-	l.extend(sent, resp.GetLeaseDuration().AsDuration(), resp.GetRenewAfter().AsDuration())
-	l.renewAt = later(l.renewAt, time.Now().Add(minRenewGap))
-	if !l.removed {
-		l.timer.Reset(time.Until(l.cutoff))
-	}
-	// A drain is heard by the polls: it asks nothing of an attempt.
-	cancel := resp.GetDirective() == leaseholdv1.Directive_DIRECTIVE_CANCEL && !l.canceled
-	l.canceled = l.canceled || cancel
-	t.mu.Unlock()
-	if cancel {
-		l.cancel(ErrCanceled)
-	}
-}
-
-// refused takes in that a renewal was answered with an error, and reports whether the lease
-// was still held: after a report nobody wonders.
-func (t *leaseTable) refused(l *lease, err error) bool {
-	t.mu.Lock()
-	l.renewing = false
-	removed := l.removed
-	var lost error
-	switch {
-	case errors.Is(err, ErrSuperseded), errors.Is(err, errSessionNotFound):
-		// The session cannot renew, but the lease is still ours until it runs out, and its
-		// report will be taken. Whether the worker itself is superseded, its polls find out.
-		l.fixed = true
-	case errors.Is(err, ErrLeaseLost):
-		lost = err
-	case isFinal(err):
-		lost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
-	default:
-		l.retryRenewal()
-	}
-	if lost != nil {
-		l.fixed, l.lost = true, lost
-	}
-	t.mu.Unlock()
-	if lost != nil {
-		l.cancel(lost)
-	}
-	return !removed
-}
-
-// unanswered takes in that nothing was heard of a renewal.
-func (t *leaseTable) unanswered(l *lease) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	l.renewing = false
-	l.retryRenewal()
-}
-
-// retryRenewal is called under the table's lock.
-func (l *lease) retryRenewal() {
-	l.renewAt = time.Now().Add(retryWait(l.failures, min(retryCap, l.session.lease/10)))
-	l.failures++
 }
 
 // attrs name the attempt in the log.

@@ -348,3 +348,45 @@ func TestLease_OfAnOldSessionRunsToItsEnd(t *testing.T) {
 		})
 	}
 }
+
+// Towards a deadline that caps it a lease cannot be made longer, however often it is renewed.
+func TestLease_NearItsCapIsNotRenewedInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var deadline time.Time
+		f.onRenewal = func(_ *leaseholdv1.RenewLeaseRequest, resp *leaseholdv1.RenewLeaseResponse) error {
+			left := time.Until(deadline)
+			resp.LeaseDuration, resp.RenewAfter = durationpb.New(left), durationpb.New(left/3)
+			return nil
+		}
+		f.onGrant = func(*leaseholdv1.Lease) { deadline = time.Now().Add(4 * time.Second) }
+		l := lease("x", "1")
+		l.LeaseDuration = durationpb.New(4 * time.Second)
+		_ = runUntilEnd(t, f, l)
+		if n := len(f.state().renewals); n < 2 || n > 12 {
+			t.Errorf("%d renewals within 4 s, want a few", n)
+		}
+	})
+}
+
+// The answer to an earlier renewal, which comes after that to a later one, takes nothing away.
+func TestLease_LateAnswerTakesNothingAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.onRenew = func(ctx context.Context, n int, req *leaseholdv1.BatchRenewLeasesRequest) error {
+			switch n {
+			case 1: // sent at 10 s, or up to a second before; the next one 3 s later
+				time.Sleep(6 * time.Second)
+				return nil
+			case 2:
+				return nil
+			default:
+				return hang(ctx, n, req)
+			}
+		}
+		e := runUntilEnd(t, f, lease("x", "1"))
+		if low, high := 42*time.Second-margin30, 43*time.Second-margin30; e.after < low || e.after > high {
+			t.Errorf("context ended after %v, want %v to %v: counted from the second", e.after, low, high)
+		}
+	})
+}

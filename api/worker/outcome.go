@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
@@ -25,9 +24,6 @@ const (
 	// the 64 KiB that a failure's details may have.
 	maxStackBytes = 24 << 10
 )
-
-// reportOverhead is what a report may be larger than its output.
-const reportOverhead = 1 << 10
 
 // outcome is how an attempt ended: exactly one of its fields but output is set.
 type outcome struct {
@@ -104,38 +100,26 @@ func finalFailure(failureType, message string) outcome {
 // checkedOutput turns a success whose output the server would refuse into a failure: a
 // refusal would leave the attempt alive, to be lost and tried in vain again and again.
 func checkedOutput(o outcome, s *session) outcome {
-	var size int
-	switch body := o.output.GetBody().(type) {
-	case *leaseholdv1.Payload_Json:
-		size = len(body.Json)
-		// Broken UTF-8 would not even reach the server: the message could not be encoded.
-		if !utf8.ValidString(body.Json) || !json.Valid([]byte(body.Json)) {
-			return finalFailure(TypeInvalidResult, "the output is not well-formed JSON in UTF-8")
-		}
-	case *leaseholdv1.Payload_Data:
-		size = len(body.Data)
+	switch err := checkPayload("output", o.output, s); {
+	case errors.Is(err, ErrPayloadTooLarge):
+		return finalFailure(TypeResultTooLarge, err.Error())
+	case err != nil:
+		return finalFailure(TypeInvalidResult, err.Error())
+	default:
+		return o
 	}
-	if !utf8.ValidString(o.output.GetContentType()) {
-		return finalFailure(TypeInvalidResult, "the output's content type is not UTF-8")
-	}
-	if s.maxPayload > 0 && size > s.maxPayload {
-		return finalFailure(TypeResultTooLarge, fmt.Sprintf("the output has %d bytes, the server takes at most %d", size, s.maxPayload))
-	}
-	if total := proto.Size(o.output) + reportOverhead; s.maxMessage > 0 && total > s.maxMessage {
-		return finalFailure(TypeResultTooLarge, fmt.Sprintf("the report has about %d bytes, the server takes at most %d", total, s.maxMessage))
-	}
-	return o
 }
 
 func release(reason string, delay time.Duration) *releaseError {
 	return &releaseError{reason: reason, delay: delay}
 }
 
-func releasedOutcome(e *releaseError) outcome { return outcome{released: e} }
-
-// reportOf puts an outcome on the wire.
-func reportOf(l *lease, o outcome) *leaseholdv1.ReportAttemptRequest {
+// reportOf puts an outcome on the wire. A success needs no checkpoint.
+func reportOf(l *lease, o outcome, checkpoint *leaseholdv1.Payload) *leaseholdv1.ReportAttemptRequest {
 	req := &leaseholdv1.ReportAttemptRequest{AttemptId: l.pb.GetAttemptId(), LeaseVersion: l.pb.GetLeaseVersion()}
+	if !o.succeeded {
+		req.Checkpoint = checkpoint
+	}
 	switch {
 	case o.succeeded:
 		req.Outcome = &leaseholdv1.ReportAttemptRequest_Succeeded_{Succeeded: &leaseholdv1.ReportAttemptRequest_Succeeded{Output: o.output}}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,7 +56,11 @@ func (a *authority) over() bool {
 }
 
 // badNetwork delays requests and answers, and loses some of either.
-func badNetwork(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+type badNetwork struct {
+	late atomic.Int64 // how much later all answers come, in nanoseconds
+}
+
+func (n *badNetwork) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	hold := func() {
 		switch rand.N(10) {
 		case 0:
@@ -69,6 +74,7 @@ func badNetwork(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler g
 	hold()
 	resp, err := handler(context.WithoutCancel(ctx), req) // it is done, whether the caller waits or not
 	hold()
+	time.Sleep(time.Duration(n.late.Load()))
 	return resp, err
 }
 
@@ -80,7 +86,8 @@ func TestLease_NeverTwoHandlersAtATime(t *testing.T) {
 		var a authority
 		f := newFake()
 		f.onGrant, f.onRenewal = a.grant, a.renew
-		p, conn := connect(t, f, grpc.UnaryInterceptor(badNetwork))
+		var net badNetwork
+		p, conn := connect(t, f, grpc.UnaryInterceptor(net.unary))
 
 		var running sync.Mutex // held by the one handler
 		ran := 0
@@ -109,20 +116,25 @@ func TestLease_NeverTwoHandlersAtATime(t *testing.T) {
 		}
 		version := int64(1)
 		grantNext(version)
-		nextCut := time.Now()
+		nextCut, mend := time.Now(), time.Time{}
 		for n := 0; n < cuts; {
 			time.Sleep(time.Millisecond)
 			if a.over() {
 				version++
 				grantNext(version)
 			}
-			if time.Now().After(nextCut) {
+			switch now := time.Now(); {
+			case !mend.IsZero() && now.After(mend):
+				p.up()
+				net.late.Store(rand.Int64N(2) * rand.Int64N(int64(2500*time.Millisecond)))
+				mend, nextCut = time.Time{}, now.Add(rand.N(8*time.Second))
+			case mend.IsZero() && now.After(nextCut):
 				n++
 				p.down()
-				p.up()
-				nextCut = time.Now().Add(rand.N(8 * time.Second))
+				mend = now.Add(rand.N(6 * time.Second)) // the lease has 3
 			}
 		}
+		p.up()
 		for _, w := range workers {
 			w.mustStop(t)
 		}

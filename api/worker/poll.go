@@ -20,6 +20,8 @@ const (
 	pollSlack = 10 * time.Second
 	// drainedPoll is how often a drained worker asks whether it still is.
 	drainedPoll = 4 * time.Second
+	// pollPatience of that is when its server counts as failing.
+	pollPatience = 5 * time.Second
 	// emptySoon is when an empty answer came too soon to be the end of a wait: the server is
 	// stopping or has no room for the poll, and asking again at once would be a loop.
 	emptySoon = 500 * time.Millisecond
@@ -92,20 +94,25 @@ func (p *poller) poll(ctx context.Context, free int) (grant, error) {
 		if errors.Is(err, ErrSuperseded) || errors.Is(err, errSessionNotFound) {
 			return grant{}, err
 		}
-		p.outage.failed(p.log, "poll", err)
-		if !p.pause(ctx, try) {
+		if !isAway(err) || !p.servers.spare() {
+			p.outage.failed(p.log, "poll", err)
+		}
+		if !p.servers.pause(ctx, retryWait(try, backoffCap), err) {
 			return grant{}, ctx.Err()
 		}
 	}
 }
 
 func (p *poller) tryPoll(ctx context.Context, req *leaseholdv1.LeaseAttemptRequest) (grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.session.wait+pollSlack)
-	defer cancel()
+	var resp *leaseholdv1.LeaseAttemptResponse
 	sent := time.Now()
-	resp, err := p.client.LeaseAttempt(ctx, req, p.session.opts...)
+	wait := p.session.wait
+	err := p.servers.call(ctx, wait+pollSlack, wait+pollPatience, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+		resp, err = c.LeaseAttempt(ctx, req, p.session.opts...)
+		return err
+	})
 	if err != nil {
-		return grant{}, fromWire(err)
+		return grant{}, err
 	}
 	return grant{resp: resp, from: sent.Add(resp.GetHeldDuration().AsDuration()), took: time.Since(sent)}, nil
 }
@@ -129,7 +136,9 @@ func (p *poller) accept(ctx context.Context, g grant, free int) {
 
 // rest waits where asking again at once would be useless.
 func (p *poller) rest(ctx context.Context, g grant) error {
-	if g.resp.GetDirective() == leaseholdv1.Directive_DIRECTIVE_DRAIN {
+	drained := g.resp.GetDirective() == leaseholdv1.Directive_DIRECTIVE_DRAIN
+	p.drained.Store(drained)
+	if drained {
 		p.log.Debug("worker is drained")
 		sleep(ctx, drainedPoll+rand.N(drainedPoll/4)) // only spreads load
 		return ctx.Err()
@@ -147,7 +156,7 @@ func (p *poller) rest(ctx context.Context, g grant) error {
 // any more; their handlers go on until they run out.
 func (p *poller) reregister(ctx context.Context) error {
 	p.log.Warn("session is not known any more, registering again", "session_id", p.session.id)
-	if p.lost > 0 && !p.pause(ctx, p.lost) { // a server that forgets at once must not be hammered
+	if p.lost > 0 && !sleep(ctx, retryWait(p.lost, backoffCap)) { // a server that forgets at once must not be hammered
 		return ctx.Err()
 	}
 	p.lost++

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -35,40 +34,60 @@ func (r *run) renewLoop(ctx context.Context) {
 			return
 		}
 		due, next := r.leases.due(time.Now(), slack)
-		for batch := range slices.Chunk(due, maxRenewals) {
+		for len(due) > 0 {
+			batch := due[:fitting(due)]
+			due = due[len(batch):]
 			calls.Go(func() { r.renewBatch(ctx, batch) })
 		}
 		timer.Reset(time.Until(next))
 	}
 }
 
+// fitting is how many of the first renewals go into one call, one at least.
+func fitting(due []renewal) int {
+	bytes := 0
+	for i, rn := range due {
+		if bytes += rn.note.size(); i > 0 && bytes > rn.session.maxBatch || i == maxRenewals {
+			return i
+		}
+	}
+	return len(due)
+}
+
 // renewBatch renews leases in one call. Everything is taken in before anything is logged,
 // for a host program's logger may be slow.
-func (r *run) renewBatch(ctx context.Context, batch []*lease) {
+func (r *run) renewBatch(ctx context.Context, batch []renewal) {
 	defer signal(r.leases.wake)
 	req := &leaseholdv1.BatchRenewLeasesRequest{Renewals: make([]*leaseholdv1.RenewLeaseRequest, len(batch))}
-	timeout := time.Duration(0)
-	for i, l := range batch {
+	session := batch[0].session
+	for i, rn := range batch {
 		req.Renewals[i] = &leaseholdv1.RenewLeaseRequest{
-			AttemptId:     l.pb.GetAttemptId(),
-			LeaseVersion:  l.pb.GetLeaseVersion(),
-			SessionId:     l.session.id,
-			LeaseDuration: durationpb.New(l.session.lease),
+			AttemptId:     rn.pb.GetAttemptId(),
+			LeaseVersion:  rn.pb.GetLeaseVersion(),
+			SessionId:     rn.session.id,
+			LeaseDuration: durationpb.New(rn.session.lease),
 		}
-		timeout = max(timeout, l.session.lease/5)
+		rn.note.writeTo(req.Renewals[i])
 	}
-	// Renewals begin with two thirds of the lease left: that is room for three tries or more.
-	callCtx, cancel := context.WithTimeout(ctx, min(timeout, callTimeout))
-	defer cancel()
+	// Renewals begin with two thirds of the lease left: there is time for five calls or more
+	// to be sent one after the other, each through another server if there is one, before the
+	// lease is over. The answer to a slow one still counts.
+	patience := session.lease / 10
+	slow := time.AfterFunc(patience, func() { r.overdue(batch) })
+	defer slow.Stop()
+	var resp *leaseholdv1.BatchRenewLeasesResponse
 	sent := time.Now()
-	resp, err := r.client.BatchRenewLeases(callCtx, req, batch[0].session.opts...)
+	err := r.servers.call(ctx, min(session.lease, callTimeout), patience, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+		resp, err = c.BatchRenewLeases(ctx, req, session.opts...)
+		return err
+	})
 	if err != nil {
-		r.renewalFailed(ctx, batch, fromWire(err))
+		r.renewalFailed(ctx, batch, err)
 		return
 	}
 	refusals := make([]error, len(batch))
-	for i, l := range batch {
-		refusals[i] = r.renewalResult(l, sent, resp.GetResults(), i)
+	for i, rn := range batch {
+		refusals[i] = r.renewalResult(rn, sent, resp.GetResults(), i)
 	}
 	for i, err := range refusals {
 		if err != nil {
@@ -77,35 +96,42 @@ func (r *run) renewBatch(ctx context.Context, batch []*lease) {
 	}
 }
 
+// overdue has the leases renewed by another call, while the one that takes long goes on.
+func (r *run) overdue(batch []renewal) {
+	for _, rn := range batch {
+		r.leases.overdue(rn)
+	}
+	signal(r.leases.wake)
+}
+
 // renewalResult takes in the ith result and returns why it was refused, if it was.
-func (r *run) renewalResult(l *lease, sent time.Time, results []*leaseholdv1.BatchRenewLeasesResult, i int) error {
-	if i >= len(results) {
-		r.leases.refused(l, errNoResult)
-		return errNoResult
-	}
-	switch result := results[i].GetResult().(type) {
-	case *leaseholdv1.BatchRenewLeasesResult_Response:
-		r.leases.renewed(l, sent, result.Response)
-		return nil
-	case *leaseholdv1.BatchRenewLeasesResult_Error:
-		err := fromStatus(result.Error)
-		if !r.leases.refused(l, err) {
+func (r *run) renewalResult(rn renewal, sent time.Time, results []*leaseholdv1.BatchRenewLeasesResult, i int) error {
+	err := errNoResult
+	if i < len(results) {
+		switch result := results[i].GetResult().(type) {
+		case *leaseholdv1.BatchRenewLeasesResult_Response:
+			r.leases.renewed(rn, sent, result.Response)
+			r.counts.renewed.Add(1)
 			return nil
+		case *leaseholdv1.BatchRenewLeasesResult_Error:
+			err = fromStatus(result.Error)
 		}
-		return err
-	default:
-		r.leases.refused(l, errNoResult)
-		return errNoResult
 	}
+	r.counts.notRenewed.Add(1)
+	if !r.leases.refused(rn, err) {
+		return nil
+	}
+	return err
 }
 
 // renewalFailed takes in that a whole call failed. That is no word about any lease: each is
 // tried again until it runs out.
-func (r *run) renewalFailed(ctx context.Context, batch []*lease, err error) {
-	for _, l := range batch {
-		r.leases.unanswered(l)
+func (r *run) renewalFailed(ctx context.Context, batch []renewal, err error) {
+	for _, rn := range batch {
+		r.leases.unanswered(rn, err)
 	}
 	if ctx.Err() == nil {
+		r.counts.notRenewed.Add(int64(len(batch)))
 		r.log.Warn("renewals failed, trying again", "leases", len(batch), "error", err)
 	}
 }

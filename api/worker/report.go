@@ -18,55 +18,65 @@ const (
 	// call through before long, and no limit of sizes is as low as this.
 	largeReportBytes = 64 << 10
 	largeReportTries = 3
+	// fewer is by how much smaller the next call of a report is after one that failed as a
+	// whole, until it is alone: some report in it may be the cause.
+	fewer = 8
 )
 
 // report tells the server how an attempt ended, and tries until it is answered, the lease is
 // over, or ctx ends. One try is made in any case: the server's row decides, not this clock.
 func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttemptRequest) {
-	exhausted := 0
+	exhausted, most := 0, maxReports
 	for try := 0; ; try++ {
-		err := r.tryReport(ctx, l, req)
+		answer := r.reports.send(ctx, l.session, req, most)
+		err := answer.err
 		if err == nil {
+			r.counts.reported(req)
 			return
+		}
+		if answer.with > 1 {
+			most = max(answer.with/fewer, 1)
+			if !isAway(err) {
+				continue // it says nothing of this report
+			}
 		}
 		if status.Code(err) == codes.ResourceExhausted && !hasReason(err) {
 			exhausted++
 		}
 		if other := substitute(req, err, exhausted); other != nil {
-			r.log.Warn("outcome refused, reporting a failure instead", append(l.attrs(), "error", err)...)
+			r.log.Warn("report refused, reporting less instead", append(l.attrs(), "error", err)...)
 			req = other
 			continue
 		}
 		if isFinal(err) {
+			r.counts.unreported.Add(1)
 			r.log.Warn("report refused, result dropped", append(l.attrs(), "error", err)...)
 			return
 		}
 		left := r.leases.left(l)
-		if left <= 0 || !sleep(ctx, min(retryWait(try, retryCap), left)) {
+		if left <= 0 || !r.servers.pause(ctx, min(retryWait(try, retryCap), left), err) {
+			r.counts.unreported.Add(1)
 			r.log.Warn("report not answered in time, result dropped", append(l.attrs(), "tries", try+1, "error", err)...)
 			return
 		}
 	}
 }
 
-func (r *run) tryReport(ctx context.Context, l *lease, req *leaseholdv1.ReportAttemptRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := r.client.ReportAttempt(ctx, req, l.session.opts...)
-	return fromWire(err)
-}
-
 // substitute is what is reported instead of something that the server will never take, or nil
 // if there is no need: a refused report leaves the attempt alive until its lease runs out.
 func substitute(req *leaseholdv1.ReportAttemptRequest, err error, exhausted int) *leaseholdv1.ReportAttemptRequest {
 	invalid := status.Code(err) == codes.InvalidArgument
-	tooLarge := invalid && errors.Is(err, errPayloadTooLarge) ||
+	tooLarge := invalid && errors.Is(err, ErrPayloadTooLarge) ||
 		exhausted >= largeReportTries && proto.Size(req) >= largeReportBytes
 	if !invalid && !tooLarge {
 		return nil
 	}
 	var failure *leaseholdv1.Failure
 	switch {
+	case req.GetCheckpoint() != nil: // the least of what is told
+		other := proto.CloneOf(req)
+		other.Checkpoint = nil
+		return other
 	case req.GetSucceeded() != nil && tooLarge:
 		failure = finalFailure(TypeResultTooLarge, fmt.Sprintf("the server refused the output as too large: %v", err)).failure
 	case req.GetSucceeded() != nil:

@@ -4,11 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc"
-
-	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
 const (
@@ -18,34 +15,35 @@ const (
 	// handBackWait for the reports of those that did not.
 	stopWait     = 300 * time.Millisecond
 	handBackWait = 400 * time.Millisecond
-
-	// connectLead is how long before a further try the connection is told to try, too.
-	connectLead = 500 * time.Millisecond
 )
 
 // run is one call of Run. Its goroutines: serve itself, which polls; the renewal loop and its
-// calls; one for each attempt, which reports, and one for each attempt's handler.
+// calls; the calls that report; one for each attempt, and one for each attempt's handler.
 type run struct {
 	cfg      Config
-	handlers map[string]handler
-	conn     grpc.ClientConnInterface
-	client   leaseholdv1.WorkerServiceClient
+	handlers map[string]Handler
+	servers  *servers
 	log      *slog.Logger
+	counts   *counters
 
 	outage    outage
+	session   atomic.Pointer[session] // the newest; nil: none yet
+	drained   atomic.Bool             // as the last poll was told
 	leases    *leaseTable
+	reports   *reports
 	attempts  sync.WaitGroup
 	abandoned chan struct{} // closed: attempts no longer wait for their handlers
 }
 
-func newRun(cfg Config, handlers map[string]handler, conn grpc.ClientConnInterface) *run {
+func newRun(cfg Config, handlers map[string]Handler, s *servers, counts *counters) *run {
 	return &run{
 		cfg:       cfg,
 		handlers:  handlers,
-		conn:      conn,
-		client:    leaseholdv1.NewWorkerServiceClient(conn),
+		servers:   s,
 		log:       cfg.Logger,
+		counts:    counts,
 		leases:    newLeaseTable(cfg.Slots),
+		reports:   &reports{servers: s},
 		abandoned: make(chan struct{}),
 	}
 }
@@ -67,6 +65,7 @@ func (r *run) serve(ctx context.Context) error {
 
 	var renewals sync.WaitGroup
 	renewals.Go(func() { r.renewLoop(reporting) })
+	defer r.reports.wg.Wait()
 	defer renewals.Wait()
 	defer endReporting()
 
@@ -126,19 +125,4 @@ func await(done <-chan struct{}, d time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-// pause waits before the next try of a call that found no server, and reports false if ctx
-// ended. A connection that a caller gave may itself be waiting for up to two minutes, and
-// fails calls meanwhile; it is told to try now, a little before the call.
-func (r *run) pause(ctx context.Context, try int) bool {
-	wait := retryWait(try, backoffCap)
-	lead := min(wait, connectLead)
-	if !sleep(ctx, wait-lead) {
-		return false
-	}
-	if c, ok := r.conn.(interface{ ResetConnectBackoff() }); ok {
-		c.ResetConnectBackoff()
-	}
-	return sleep(ctx, lead)
 }

@@ -133,8 +133,8 @@ func TestRun_RefusesBadSettings(t *testing.T) {
 		want string
 		w    func() *worker.Worker
 	}{
-		{"exactly one of Conn and Address", func() *worker.Worker { return worker.New(worker.Config{}) }},
-		{"exactly one of Conn and Address", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Address: "x"}) }},
+		{"exactly one of Address, Addresses and Conn", func() *worker.Worker { return worker.New(worker.Config{}) }},
+		{"exactly one of Address, Addresses and Conn", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Address: "x"}) }},
 		{"no handler", func() *worker.Worker { return worker.New(worker.Config{Conn: conn}) }},
 		{"Slots: -1", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, Slots: -1}) }},
 		{"LeaseDuration: 1ms", func() *worker.Worker { return worker.New(worker.Config{Conn: conn, LeaseDuration: time.Millisecond}) }},

@@ -12,10 +12,6 @@ import (
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
-// callTimeout bounds every call but polls, so that a server that hangs is a failure like
-// others.
-const callTimeout = 10 * time.Second
-
 // defaultMessageBytes is the largest message that gRPC takes unless told otherwise.
 const defaultMessageBytes = 4 << 20
 
@@ -29,6 +25,7 @@ type session struct {
 	lease      time.Duration // how long leases are asked for
 	maxPayload int           // bytes; 0: not told
 	maxMessage int           // bytes; 0: not told
+	maxBatch   int           // bytes of what is gathered into a call
 	opts       []grpc.CallOption
 }
 
@@ -49,6 +46,10 @@ func newSession(cfg Config, resp *leaseholdv1.RegisterWorkerResponse) *session {
 		s.lease = min(s.lease, longest)
 	}
 	s.lease = max(s.lease, resp.GetMinLeaseDuration().AsDuration())
+	s.maxBatch = defaultMessageBytes / 4
+	if s.maxMessage > 0 {
+		s.maxBatch = min(s.maxBatch, s.maxMessage/4)
+	}
 	// Without this an answer over 4 MiB is refused here after its leases were granted there.
 	s.opts = []grpc.CallOption{grpc.MaxCallRecvMsgSize(max(s.maxMessage, defaultMessageBytes))}
 	return s
@@ -79,20 +80,23 @@ func (r *run) register(ctx context.Context, name string, first bool) (*session, 
 			return nil, fmt.Errorf("leasehold: register worker: %w", err)
 		}
 		r.outage.failed(r.log, "register", err)
-		if !r.pause(ctx, try) {
+		if !r.servers.pause(ctx, retryWait(try, backoffCap), err) {
 			return nil, ctx.Err()
 		}
 	}
 }
 
 func (r *run) tryRegister(ctx context.Context, req *leaseholdv1.RegisterWorkerRequest) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := r.client.RegisterWorker(ctx, req)
+	var resp *leaseholdv1.RegisterWorkerResponse
+	err := r.call(ctx, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+		resp, err = c.RegisterWorker(ctx, req)
+		return err
+	})
 	if err != nil {
-		return nil, fromWire(err)
+		return nil, err
 	}
 	s := newSession(r.cfg, resp)
+	r.session.Store(s)
 	r.log.Info("worker registered", "worker_id", s.workerID, "name", s.name, "session_id", s.id, "capabilities", req.GetCapabilities())
 	return s, nil
 }
@@ -109,19 +113,30 @@ func (r *run) capabilities() []string {
 // drain tells the servers that the session takes no more; best effort, for they would find
 // out by themselves.
 func (r *run) drain(ctx context.Context, s *session) {
-	_, err := r.client.DrainWorker(ctx, &leaseholdv1.DrainWorkerRequest{WorkerId: s.workerID, SessionId: s.id})
+	err := r.call(ctx, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) error {
+		_, err := c.DrainWorker(ctx, &leaseholdv1.DrainWorkerRequest{WorkerId: s.workerID, SessionId: s.id})
+		return err
+	})
 	if err != nil {
-		r.log.Debug("worker not drained", "error", fromWire(err))
+		r.log.Debug("worker not drained", "error", err)
 	}
 }
 
 // deregister ends the session; best effort too. Leases that could not be handed back keep
 // it: they run out by themselves.
 func (r *run) deregister(ctx context.Context, s *session) {
-	_, err := r.client.DeregisterWorker(ctx, &leaseholdv1.DeregisterWorkerRequest{WorkerId: s.workerID, SessionId: s.id})
+	err := r.call(ctx, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) error {
+		_, err := c.DeregisterWorker(ctx, &leaseholdv1.DeregisterWorkerRequest{WorkerId: s.workerID, SessionId: s.id})
+		return err
+	})
 	if err != nil {
-		r.log.Debug("worker not deregistered", "error", fromWire(err))
+		r.log.Debug("worker not deregistered", "error", err)
 		return
 	}
 	r.log.Info("worker deregistered", "worker_id", s.workerID, "name", s.name)
+}
+
+// call is servers.call with the usual limits.
+func (r *run) call(ctx context.Context, f func(context.Context, leaseholdv1.WorkerServiceClient) error) error {
+	return r.servers.call(ctx, callTimeout, callPatience, f)
 }

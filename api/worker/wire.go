@@ -13,10 +13,7 @@ import (
 // errorDomain is the domain of ErrorInfo in every error that the service itself makes.
 const errorDomain = "leasehold"
 
-var (
-	errSessionNotFound = errors.New("session not found")
-	errPayloadTooLarge = errors.New("payload too large")
-)
+var errSessionNotFound = errors.New("session not found")
 
 // wireError is an error of a call with the service's reason for it, so that errors.Is tells
 // cases apart by reason and status.Code still tells the code.
@@ -73,7 +70,9 @@ func kindOf(reason string) error {
 	case "SESSION_NOT_FOUND", "WORKER_NOT_FOUND":
 		return errSessionNotFound
 	case "PAYLOAD_TOO_LARGE":
-		return errPayloadTooLarge
+		return ErrPayloadTooLarge
+	case "INVALID_JSON":
+		return ErrInvalidPayload
 	default:
 		return nil
 	}

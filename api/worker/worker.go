@@ -2,38 +2,38 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
-	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
 // Worker offers capabilities. Make it with New, give it handlers, then Run it.
 type Worker struct {
-	cfg Config
+	cfg    Config
+	counts counters
 
 	mu       sync.Mutex
-	handlers map[string]handler
+	handlers map[string]Handler
 	errs     []error // of New and Handle, returned by Run
 	running  bool
+	run      *run // nil: none yet; else the last one
 }
 
-// handler runs one attempt and returns its output.
-type handler func(ctx context.Context, a *attempt) (*leaseholdv1.Payload, error)
+// Handler runs one attempt and returns its output, nil for none.
+type Handler func(ctx context.Context, a *Attempt) (*leaseholdv1.Payload, error)
+
+// Interceptor stands around every handler of a worker, for logging, metrics, tracing or
+// whatever else is the same for all. It runs the attempt by calling next, once or not at all,
+// and may change the context, the output and the error; how the error ends the attempt is as
+// for a handler's own. A panic of the handler passes through it.
+type Interceptor func(ctx context.Context, a *Attempt, next Handler) (*leaseholdv1.Payload, error)
 
 // New returns a worker without handlers. What is wrong with cfg is told by Run.
 func New(cfg Config) *Worker {
-	w := &Worker{cfg: cfg.withDefaults(), handlers: make(map[string]handler)}
+	w := &Worker{cfg: cfg.withDefaults(), handlers: make(map[string]Handler)}
 	if err := w.cfg.validate(); err != nil {
 		w.errs = append(w.errs, err)
 	}
@@ -53,20 +53,20 @@ func Handle[In, Out any](w *Worker, capability string, h func(ctx context.Contex
 		w.handle(capability, nil)
 		return
 	}
-	w.handle(capability, func(ctx context.Context, a *attempt) (*leaseholdv1.Payload, error) {
-		job := &Job[In]{attempt: a}
-		if err := decodeJSON(a.lease.GetInput(), &job.Input); err != nil {
+	w.handle(capability, func(ctx context.Context, a *Attempt) (*leaseholdv1.Payload, error) {
+		job := &Job[In]{Attempt: a}
+		if err := DecodePayload(a.lease.pb.GetInput(), &job.Input); err != nil {
 			return nil, Permanent(WithType(fmt.Errorf("decode input: %w", err), TypeInvalidInput))
 		}
 		out, err := h(ctx, job)
 		if err != nil {
 			return nil, err
 		}
-		body, err := json.Marshal(out)
+		output, err := EncodePayload(out)
 		if err != nil {
 			return nil, Permanent(WithType(fmt.Errorf("encode output: %w", err), TypeInvalidResult))
 		}
-		return &leaseholdv1.Payload{Body: &leaseholdv1.Payload_Json{Json: string(body)}, ContentType: "application/json"}, nil
+		return output, nil
 	})
 }
 
@@ -77,12 +77,12 @@ func HandleRaw(w *Worker, capability string, h func(ctx context.Context, job *Jo
 		w.handle(capability, nil)
 		return
 	}
-	w.handle(capability, func(ctx context.Context, a *attempt) (*leaseholdv1.Payload, error) {
-		return h(ctx, &Job[*leaseholdv1.Payload]{Input: a.lease.GetInput(), attempt: a})
+	w.handle(capability, func(ctx context.Context, a *Attempt) (*leaseholdv1.Payload, error) {
+		return h(ctx, &Job[*leaseholdv1.Payload]{Input: a.lease.pb.GetInput(), Attempt: a})
 	})
 }
 
-func (w *Worker) handle(capability string, h handler) {
+func (w *Worker) handle(capability string, h Handler) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running {
@@ -116,26 +116,16 @@ func (w *Worker) handle(capability string, h handler) {
 // refused for a reason which does not pass by itself. Run may be called again after it
 // returned.
 func (w *Worker) Run(ctx context.Context) error {
-	handlers, err := w.start()
+	r, err := w.start()
 	if err != nil {
 		return err
 	}
-	defer w.finish()
-
-	conn := w.cfg.Conn
-	if conn == nil {
-		dialed, err := dial(w.cfg.Address)
-		if err != nil {
-			return fmt.Errorf("leasehold: connect to %q: %w", w.cfg.Address, err)
-		}
-		defer func() { _ = dialed.Close() }()
-		conn = dialed
-	}
-	return newRun(w.cfg, handlers, conn).serve(ctx)
+	defer w.finish(r)
+	return r.serve(ctx)
 }
 
 // start checks that the worker can run and marks it as running.
-func (w *Worker) start() (map[string]handler, error) {
+func (w *Worker) start() (*run, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running {
@@ -150,24 +140,31 @@ func (w *Worker) start() (map[string]handler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("leasehold: worker is not usable: %w", err)
 	}
+	s, err := newServers(w.cfg)
+	if err != nil {
+		return nil, fmt.Errorf("leasehold: connect: %w", err)
+	}
+	handlers := make(map[string]Handler, len(w.handlers))
+	for capability, h := range w.handlers {
+		handlers[capability] = intercepted(h, w.cfg.Interceptors)
+	}
 	w.running = true
-	return maps.Clone(w.handlers), nil
+	w.run = newRun(w.cfg, handlers, s, &w.counts)
+	return w.run, nil
 }
 
-func (w *Worker) finish() {
+// intercepted puts interceptors around a handler, the first outermost.
+func intercepted(h Handler, list []Interceptor) Handler {
+	for _, around := range slices.Backward(list) {
+		next := h
+		h = func(ctx context.Context, a *Attempt) (*leaseholdv1.Payload, error) { return around(ctx, a, next) }
+	}
+	return h
+}
+
+func (w *Worker) finish(r *run) {
+	r.servers.close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running = false
-}
-
-// dial makes a connection that notices a dead peer and comes back soon: gRPC's own backoff
-// goes up to two minutes. The server allows pings every 10 s.
-func dial(address string) (*grpc.ClientConn, error) {
-	reconnect := backoff.DefaultConfig
-	reconnect.BaseDelay = backoffBase
-	reconnect.MaxDelay = backoffCap / 2
-	return grpc.NewClient(address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}))
 }

@@ -8,15 +8,25 @@ SELECT unnest(@ids::uuid[]), unnest(@step_ids::uuid[]), unnest(@numbers::integer
     unnest(@lease_versions::bigint[]), unnest(@leased_ats::timestamptz[]), unnest(@start_to_close_ats::timestamptz[]),
     unnest(@lease_entries::bigint[]);
 
--- name: EndAttempts :execrows
--- Ends attempts whose lease rows were deleted before in the same transaction. Locks the rows;
--- primary key; HOT, for no index holds what changes.
+-- name: EndAttempts :one
+-- Ends attempts whose lease rows were deleted before in the same transaction, and tallies how:
+-- a row for each capability and state. Locks the rows; primary keys of attempts and steps; HOT,
+-- for no index holds what changes.
+WITH ended AS (
 UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
     outcome = u.outcome, end_entry = u.end_entry
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@reasons::text[]) AS reason,
         unnest(@ended_ats::timestamptz[]) AS ended_at, unnest(@next_dues::timestamptz[]) AS next_due,
         unnest(@failures::jsonb[]) AS failure, unnest(@outcomes::bytea[]) AS outcome, unnest(@end_entries::bigint[]) AS end_entry) u
-WHERE a.id = u.id AND a.state = 'LEASED';
+WHERE a.id = u.id AND a.state = 'LEASED'
+RETURNING a.step_id, a.state
+), tallied AS (
+    INSERT INTO attempt_tallies (capability_id, at, state, n)
+    SELECT s.capability_id, now(), e.state, count(*)::integer FROM ended e
+    CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = e.step_id OFFSET 0) s
+    GROUP BY s.capability_id, e.state
+)
+SELECT count(*)::integer AS ended FROM ended;
 
 -- name: FindAttempts :many
 -- Where attempts belong: facts that never change. Takes no lock; primary keys.
@@ -71,7 +81,8 @@ FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@has_progress::boolean[]) AS has
 WHERE a.id = u.id;
 
 -- name: LeaseContents :many
--- What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber.
+-- What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber;
+-- what belongs to a lease is looked up for it, or the planner may begin with a table that was small.
 SELECT l.attempt_id, l.step_id, l.execution_id, l.worker_id, l.session_id, l.request_id, l.lease_version, l.expires_at, l.duration,
     l.delivery, a.number, a.start_to_close_at, s.name AS step_name, c.name AS capability, s.failure, s.parent_bytes,
     s.input_bytes, s.has_children, e.name AS execution_name, e.labels, e.trace_context,
@@ -82,8 +93,10 @@ CROSS JOIN LATERAL (
     SELECT k.attempt_id, k.step_id, k.execution_id, k.worker_id, k.session_id, k.request_id, k.lease_version, k.expires_at,
         k.duration, k.delivery
     FROM leases k WHERE k.attempt_id = u.attempt_id OFFSET 0) l
-JOIN attempts a ON a.id = l.attempt_id
-JOIN steps s ON s.id = l.step_id
-JOIN capabilities c ON c.id = s.capability_id
-JOIN executions e ON e.id = l.execution_id
+CROSS JOIN LATERAL (SELECT t.number, t.start_to_close_at FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
+CROSS JOIN LATERAL (
+    SELECT t.name, t.failure, t.parent_bytes, t.input_bytes, t.has_children, t.priority, t.capability_id
+    FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT t.name, t.labels, t.trace_context FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
 ORDER BY s.priority DESC, l.lease_version;

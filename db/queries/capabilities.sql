@@ -7,6 +7,35 @@ ORDER BY u.namespace, u.name
 ON CONFLICT (namespace, name) DO NOTHING;
 
 -- name: LockCapabilities :many
--- A pause waits for the dispatches under way, and no later one passes it. Locks FOR SHARE in
--- order of id, leaving out those being changed; primary key.
-SELECT id, paused FROM capabilities WHERE id = ANY(@ids::integer[]) ORDER BY id FOR SHARE SKIP LOCKED;
+-- A pause waits for the dispatches under way, once it is committed: it takes FOR UPDATE then.
+-- The weaker lock does not keep it from being written, or dispatches that overlap would put it
+-- off for ever. Whether it is paused is read by a later statement. Locks FOR KEY SHARE in order
+-- of id, leaving out those whose pause waits; primary key.
+SELECT id FROM capabilities WHERE id = ANY(@ids::integer[]) ORDER BY id FOR KEY SHARE SKIP LOCKED;
+
+-- name: PauseCapability :exec
+-- Pauses, and makes the row if it is new; one that is paused stays as it is. Locks the row FOR
+-- NO KEY UPDATE, which no dispatch keeps waiting; unique index (namespace, name).
+INSERT INTO capabilities (namespace, name, paused, pause_reason, paused_at) VALUES (@namespace, @name, true, @reason, now())
+ON CONFLICT (namespace, name) DO UPDATE SET paused = true, pause_reason = excluded.pause_reason, paused_at = excluded.paused_at
+WHERE NOT capabilities.paused;
+
+-- name: AwaitDispatchesOfCapability :exec
+-- Waits for the dispatches of a capability that are under way. Locks the row FOR UPDATE; unique
+-- index (namespace, name).
+SELECT id FROM capabilities WHERE namespace = @namespace AND name = @name FOR UPDATE;
+
+-- name: ResumeCapability :execrows
+-- Ends a pause; one that is not paused is found too. Locks the row FOR NO KEY UPDATE; unique
+-- index (namespace, name).
+UPDATE capabilities SET paused = false, pause_reason = '', paused_at = NULL WHERE namespace = @namespace AND name = @name;
+
+-- name: ListCapabilities :many
+-- A page in order of name, or one by its name. Takes no lock; unique index (namespace, name).
+SELECT id, name, paused, pause_reason, paused_at FROM capabilities
+WHERE namespace = @namespace AND name > @after::text AND (@wanted::text = '' OR name = @wanted::text)
+ORDER BY name LIMIT @page_size::integer;
+
+-- name: PauseOfCapability :one
+-- Takes no lock; primary key.
+SELECT paused, pause_reason, paused_at FROM capabilities WHERE id = @id;

@@ -67,7 +67,7 @@ ORDER BY execution_id, attempt_id LIMIT @batch::integer;
 
 -- name: RenewLeases :many
 -- Renews leases locked before. Never shortens and never passes a deadline; only the session
--- that is still its worker's renews. Primary keys; HOT, for no index holds what changes. LIMIT
+-- that is still its worker's renews. Primary keys, of drains too; HOT, for no index holds what changes. LIMIT
 -- as in DeleteLeases; OFFSET 0 as in AttemptsOfNumber.
 UPDATE leases l SET expires_at = LEAST(l.cap_at, l.cancel_at, GREATEST(l.expires_at, now() + u.duration)), duration = u.duration, renewed = true
 FROM (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version,
@@ -78,7 +78,7 @@ WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.se
 RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining,
     COALESCE((SELECT e.stopping FROM executions e WHERE e.id = l.execution_id), false)::boolean AS stopping, l.cancel_at,
     (l.cancel_at - now())::interval AS cancel_remaining,
-    COALESCE((SELECT w.draining FROM workers w WHERE w.id = l.worker_id), false)::boolean AS draining;
+    COALESCE((SELECT w.drained FROM worker_states w WHERE w.id = l.worker_id), false)::boolean AS draining;
 
 -- name: StopLeases :exec
 -- Gives the live leases of stopped executions the end of the grace. The rows were locked
@@ -148,3 +148,23 @@ WHERE l.expires_at > @swept_at::timestamptz;
 -- name: LockAllLeases :many
 -- Locks every lease FOR UPDATE in order of id, for a credit. Scans the table, which is small.
 SELECT attempt_id FROM leases ORDER BY attempt_id FOR UPDATE;
+
+-- name: RunningOfCapabilities :many
+-- How many leases are live of each capability, of so many leases at most. Takes no lock; scans
+-- leases up to the bound, primary key of steps.
+SELECT s.capability_id, count(*)::integer AS running
+FROM (SELECT k.step_id FROM leases k LIMIT @most::integer) l
+CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+GROUP BY s.capability_id;
+
+-- name: LeasesOfWorker :many
+-- The live leases of a worker, the oldest first. Takes no lock; index leases_worker, primary
+-- keys. OFFSET 0 as in LeaseContents.
+SELECT l.attempt_id, l.lease_version, l.expires_at, a.number, a.leased_at, a.progress, a.progress_message,
+    l.step_id, s.name AS step_name, c.name AS capability, l.execution_id, e.name AS execution_name
+FROM leases l
+CROSS JOIN LATERAL (SELECT t.number, t.leased_at, t.progress, t.progress_message FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
+CROSS JOIN LATERAL (SELECT t.name, t.capability_id FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT t.name FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
+WHERE l.worker_id = @worker_id ORDER BY a.leased_at, l.attempt_id LIMIT @most::integer;

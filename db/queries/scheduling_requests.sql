@@ -18,7 +18,7 @@ DELETE FROM scheduling_requests r WHERE (r.step_id, r.attempt_number) IN (
 -- name: LockClaimedRequests :many
 -- The requests that are still ours. Locks FOR UPDATE in order of id, leaving out those that
 -- another holds; primary key.
-SELECT step_id, attempt_number, execution_id, capability_id FROM scheduling_requests
+SELECT step_id, attempt_number, execution_id, capability_id, available_at FROM scheduling_requests
 WHERE step_id = ANY(@step_ids::uuid[]) AND claim_id = @claim_id::uuid AND claim_expires_at > now()
 ORDER BY step_id, attempt_number FOR UPDATE SKIP LOCKED;
 
@@ -67,7 +67,7 @@ WITH RECURSIVE wanted AS (
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = @claim_id::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY l.priority DESC, q.available_at LIMIT @batch::integer
+    ORDER BY l.priority DESC, q.available_at, q.step_id LIMIT @batch::integer
 )
 UPDATE scheduling_requests s SET claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
 FROM picked p, capabilities c
@@ -109,3 +109,89 @@ SELECT w.namespace::text AS namespace, w.capability::text AS capability, w.node:
 FROM due d JOIN wanted w ON w.capability_id = d.capability_id AND w.node = d.node
 WHERE d.available_at IS NOT NULL
 GROUP BY w.namespace, w.capability, w.node;
+
+-- name: WaitingOfCapabilities :many
+-- How many requests of capabilities are due and how many are delayed, each counted up to a
+-- bound, and since when the oldest is due; a capability of which nothing waits is left out. Per
+-- capability a loose walk over its nodes and priorities, so that what is delayed never hides
+-- what is due. Takes no lock; index scheduling_requests_claim.
+WITH RECURSIVE levels AS (
+    SELECT c.id AS capability_id, f.node, f.priority, 1 AS depth
+    FROM (SELECT unnest(@ids::integer[]) AS id) c
+    CROSS JOIN LATERAL (
+        SELECT r.node, r.priority FROM scheduling_requests r WHERE r.capability_id = c.id
+        ORDER BY r.node, r.priority DESC LIMIT 1) f
+    UNION ALL
+    SELECT l.capability_id, x.node, x.priority, l.depth + 1
+    FROM levels l
+    CROSS JOIN LATERAL (
+        SELECT u.node, u.priority FROM (
+            (SELECT 1 AS place, r.node, r.priority FROM scheduling_requests r
+             WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
+             ORDER BY r.priority DESC LIMIT 1)
+            UNION ALL
+            (SELECT 2 AS place, r.node, r.priority FROM scheduling_requests r
+             WHERE r.capability_id = l.capability_id AND r.node > l.node
+             ORDER BY r.node, r.priority DESC LIMIT 1)) u
+        ORDER BY u.place LIMIT 1) x
+    WHERE l.depth < @most_levels::integer
+), found AS (
+    SELECT v.capability_id, array_agg(v.node) AS nodes, array_agg(v.priority) AS priorities FROM levels v GROUP BY v.capability_id
+)
+SELECT g.capability_id::integer AS capability_id, cardinality(g.nodes)::integer AS levels,
+    (SELECT count(*) FROM (
+        SELECT FROM (SELECT unnest(g.nodes) AS node, unnest(g.priorities) AS priority) l CROSS JOIN LATERAL (
+            SELECT FROM scheduling_requests r
+            WHERE r.capability_id = g.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now() OFFSET 0) x
+        LIMIT @most::integer) y)::integer AS ready,
+    (SELECT count(*) FROM (
+        SELECT FROM (SELECT unnest(g.nodes) AS node, unnest(g.priorities) AS priority) l CROSS JOIN LATERAL (
+            SELECT FROM scheduling_requests r
+            WHERE r.capability_id = g.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at > now() OFFSET 0) x
+        LIMIT @most::integer) y)::integer AS delayed,
+    (SELECT min(x.available_at) FROM (SELECT unnest(g.nodes) AS node, unnest(g.priorities) AS priority) l CROSS JOIN LATERAL (
+        SELECT r.available_at FROM scheduling_requests r
+        WHERE r.capability_id = g.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
+        ORDER BY r.available_at LIMIT 1) x)::timestamptz AS oldest_at
+FROM found g;
+
+-- name: RequestOfStep :many
+-- When the next attempt of a step is due. Takes no lock; primary key, whose order it asks for:
+-- while the table is small any index would do, and a plan is kept.
+SELECT available_at FROM scheduling_requests WHERE step_id = @step_id AND attempt_number >= @attempt_number
+ORDER BY attempt_number LIMIT 1;
+
+-- name: CountAhead :one
+-- How many requests that are due the dispatcher would serve before a step's, of all that workers
+-- can run; counted up to a bound. The groups are those that polls of these workers make a claim
+-- look at, the order is the claim's. Takes no lock; primary key of workers, (namespace, name)
+-- of capabilities, index scheduling_requests_claim.
+WITH RECURSIVE served AS (
+    SELECT DISTINCT c.id AS capability_id, n.node
+    FROM (SELECT unnest(@worker_ids::uuid[]) AS id) u
+    CROSS JOIN LATERAL (SELECT x.namespace, x.node, x.capabilities FROM workers x WHERE x.id = u.id OFFSET 0) w
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM unnest(w.capabilities) o (name)
+        CROSS JOIN LATERAL (
+            SELECT y.id FROM capabilities y WHERE y.namespace = w.namespace AND y.name = o.name AND NOT y.paused OFFSET 0) k) c
+    CROSS JOIN LATERAL (SELECT unnest(ARRAY['', w.node]) AS node) n
+), levels AS (
+    SELECT s.capability_id, s.node,
+        (SELECT r.priority FROM scheduling_requests r
+         WHERE r.capability_id = s.capability_id AND r.node = s.node AND r.priority >= @priority::smallint
+         ORDER BY r.priority DESC LIMIT 1) AS priority
+    FROM served s
+    UNION ALL
+    SELECT l.capability_id, l.node,
+        (SELECT r.priority FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority AND r.priority >= @priority::smallint
+         ORDER BY r.priority DESC LIMIT 1)
+    FROM levels l WHERE l.priority IS NOT NULL
+)
+SELECT count(*)::integer AS ahead FROM (
+    SELECT FROM levels l CROSS JOIN LATERAL (
+        SELECT FROM scheduling_requests r
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+          AND r.available_at <= CASE WHEN l.priority > @priority::smallint THEN now() ELSE @due::timestamptz END
+          AND (l.priority > @priority::smallint OR r.available_at < @due::timestamptz OR r.step_id < @step_id::uuid) OFFSET 0) x
+    LIMIT @most::integer) y;

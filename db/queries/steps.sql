@@ -22,7 +22,7 @@ CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namesp
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
-    s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
+    s.parent_bytes, s.output_bytes, s.checkpoint_bytes, c.paused,
     COALESCE(a.id, '00000000-0000-0000-0000-000000000000')::uuid AS attempt_id, COALESCE(a.number, 0)::integer AS number,
     COALESCE(a.round, 0)::integer AS round, COALESCE(a.state, '')::text AS attempt_state,
     COALESCE(a.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
@@ -81,8 +81,8 @@ INSERT INTO step_edges (child_id, parent_id) SELECT unnest(@children::uuid[]), u
 -- name: ListSteps :many
 -- A page of an execution's steps in the order of declaration. Takes no lock; index
 -- (execution_id, ordinal).
-SELECT s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted, s.failure,
-    s.stopped_because, r.available_at AS next_due
+SELECT s.execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted,
+    s.failure, s.stopped_because, r.available_at AS next_due
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
@@ -94,3 +94,34 @@ ORDER BY s.ordinal LIMIT @page_size::integer;
 -- The names of steps' parents. Takes no lock; primary keys of step_edges and steps.
 SELECT e.child_id, p.name FROM step_edges e JOIN steps p ON p.id = e.parent_id
 WHERE e.child_id = ANY(@step_ids::uuid[]) ORDER BY e.child_id, p.ordinal;
+
+-- name: AllSteps :many
+-- Every step of an execution, by name. Read under the execution's lock, takes none; index
+-- (execution_id, ordinal).
+SELECT id, name FROM steps WHERE execution_id = @execution_id;
+
+-- name: StepsByName :many
+-- Steps of executions by their names. Names have no index: the steps of each execution are walked
+-- once, and looked up among its names, which are a jsonb since that is searched and not walked.
+-- Takes no lock; index (execution_id, ordinal).
+SELECT w.execution_id::uuid AS execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state,
+    s.attempts_ended, s.counted, s.failure, s.stopped_because, r.available_at AS next_due
+FROM (SELECT u.execution_id, jsonb_object_agg(u.name, true) AS names
+    FROM (SELECT unnest(@execution_ids::uuid[]) AS execution_id, unnest(@names::text[]) AS name) u GROUP BY u.execution_id) w
+CROSS JOIN LATERAL (
+    SELECT t.id, t.ordinal, t.name, t.capability_id, t.node, t.priority, t.state, t.attempts_ended, t.counted, t.failure,
+        t.stopped_because
+    FROM steps t WHERE t.execution_id = w.execution_id AND w.names ? t.name OFFSET 0) s
+JOIN capabilities c ON c.id = s.capability_id
+LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1;
+
+-- name: StepOfName :one
+-- A step by its name. Takes no lock; index (execution_id, ordinal), one execution's steps.
+SELECT id FROM steps WHERE execution_id = @execution_id AND name = @name::text;
+
+-- name: UnfinishedParents :many
+-- The parents that a step waits for, in the order of their declaration. Takes no lock; primary
+-- keys of step_edges and steps, and (step_id, number) of attempts: whether one runs.
+SELECT p.id, p.name, p.state, (EXISTS (SELECT FROM attempts a WHERE a.step_id = p.id AND a.number = p.attempts_ended + 1))::boolean AS running
+FROM step_edges e JOIN steps p ON p.id = e.parent_id
+WHERE e.child_id = @step_id AND p.state <> 'SUCCEEDED' ORDER BY p.ordinal LIMIT @most::integer;

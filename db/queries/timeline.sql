@@ -12,7 +12,23 @@ SELECT unnest(@execution_ids::uuid[]), unnest(@sequences::bigint[]), unnest(@mil
 UPDATE timeline_entries SET count = count + 1 WHERE execution_id = @execution_id AND milestone = @milestone;
 
 -- name: ListTimeline :many
--- A page of what happened, in order. Takes no lock; primary keys, and (execution_id, ordinal) of
--- steps for what is derived.
-SELECT sequence, milestone, stage, component, title, step_name, attempt_number, lease_version, worker_id, at, count, details
-FROM timeline WHERE execution_id = @execution_id AND sequence > @after::bigint ORDER BY sequence LIMIT @page_size::integer;
+-- What happened to executions after an entry of each, in order, a page of each. Takes no lock;
+-- primary keys, and (execution_id, ordinal) of steps for what is derived.
+SELECT w.id::uuid AS execution_id, t.sequence, t.milestone, t.stage, t.component, t.title, t.step_name, t.attempt_number,
+    t.lease_version, t.worker_id, t.at, t.count, t.details
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@afters::bigint[]) AS after) w
+CROSS JOIN LATERAL (
+    SELECT l.sequence, l.milestone, l.stage, l.component, l.title, l.step_name, l.attempt_number, l.lease_version, l.worker_id,
+        l.at, l.count, l.details
+    FROM timeline l WHERE l.execution_id = w.id AND l.sequence > w.after ORDER BY l.sequence LIMIT @page_size::integer) t
+ORDER BY w.id, t.sequence;
+
+-- name: ReopenedBy :many
+-- The round that a request opened. Read under the execution's lock, takes none; primary key,
+-- one execution's entries.
+SELECT t.milestone FROM timeline_entries t
+WHERE t.execution_id = @execution_id AND t.milestone LIKE 'r%/execution/reopened' AND t.details ->> 'request_id' = @request_id::text;
+
+-- name: MilestonesAt :many
+-- When milestones were reached, those that were. Takes no lock; unique index (execution_id, milestone).
+SELECT milestone, at FROM timeline_entries WHERE execution_id = @execution_id AND milestone = ANY(@milestones::text[]);

@@ -14,15 +14,23 @@ SELECT id, session_id, request_id FROM workers WHERE namespace = @namespace AND 
 -- name: LockWorkers :many
 -- The slots' gate: dispatch re-counts under it. Locks FOR NO KEY UPDATE in order of id,
 -- leaving out those that another holds; primary key.
-SELECT id, name, node, slots, session_id, draining, capabilities FROM workers WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
+SELECT id, name, node, slots, session_id FROM workers WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: LockWorker :one
 -- Locks FOR NO KEY UPDATE; primary key.
 SELECT id, session_id FROM workers WHERE id = @id FOR NO KEY UPDATE;
 
+-- name: WorkerLoads :many
+-- What workers hold and whether they are drained, by a statement later than the locks over them:
+-- a drain that was committed before counts. Takes no lock; primary keys of workers and drains,
+-- index leases_worker.
+SELECT w.id, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w WHERE w.id = ANY(@ids::uuid[]);
+
 -- name: FindWorkers :many
--- Workers as committed. Takes no lock; primary key.
-SELECT id, namespace, name, node, slots, session_id, draining, capabilities FROM workers WHERE id = ANY(@ids::uuid[]);
+-- Workers as committed. Takes no lock; primary keys of workers and drains.
+SELECT w.id, w.namespace, w.name, w.node, w.slots, w.session_id, w.drained::boolean AS drained, w.capabilities
+FROM worker_states w WHERE w.id = ANY(@ids::uuid[]);
 
 -- name: DrainWorker :exec
 -- No new leases for its session. Locks the row; primary key.
@@ -60,3 +68,53 @@ SELECT s.id, s.worker_id, s.ended_at, s.end_reason FROM sessions s WHERE s.id = 
 -- Forgets sessions that ended more than a week ago, some at a time. Locks and deletes the rows; index sessions_ended.
 DELETE FROM sessions WHERE id IN (
     SELECT s.id FROM sessions s WHERE s.ended_at < now() - interval '7 days' ORDER BY s.ended_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
+
+-- name: ListWorkers :many
+-- A page of a namespace's workers in order of name, with the leases that they hold. Takes no
+-- lock; unique index (namespace, name), the other filters are looked at row by row; index
+-- leases_worker.
+SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
+    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w
+WHERE w.namespace = @namespace AND w.name > @after::text
+  AND (@node::text = '' OR w.node = @node::text) AND (@version::text = '' OR w.version = @version::text)
+  AND (@capability::text = '' OR @capability::text = ANY(w.capabilities))
+  AND (NOT @live_only::boolean OR w.session_id IS NOT NULL AND w.last_seen_at > now() - @session_timeout::interval)
+ORDER BY w.name LIMIT @page_size::integer;
+
+-- name: GetWorker :one
+-- One worker, with the leases that it holds. Takes no lock; primary key, index leases_worker.
+SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
+    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w WHERE w.id = @id;
+
+-- name: CapableWorkers :many
+-- Workers with a session that offer a capability, those that came last first, with the leases
+-- that they hold. Takes no lock; index workers_open, one namespace's workers up to a bound;
+-- index leases_worker.
+SELECT w.id, w.node, w.slots, w.last_seen_at, w.drained::boolean AS drained,
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w
+WHERE w.namespace = @namespace AND w.session_id IS NOT NULL AND @capability::text = ANY(w.capabilities)
+ORDER BY w.id DESC LIMIT @most::integer;
+
+-- name: CapacityOfCapabilities :many
+-- What the workers that are there can take, of each capability: the same rules as
+-- task.Standing, summed up. looked is how many workers with a session were looked at, up to a
+-- bound, those that came last first. Takes no lock; index workers_open, index leases_worker.
+WITH open AS MATERIALIZED (
+    SELECT w.id, w.slots, w.capabilities, w.last_seen_at, w.drained FROM worker_states w
+    WHERE w.namespace = @namespace AND w.session_id IS NOT NULL ORDER BY w.id DESC LIMIT @most::integer
+), there AS MATERIALIZED (
+    SELECT o.capabilities, o.drained, CASE WHEN o.drained THEN 0
+        ELSE GREATEST(o.slots - (SELECT count(*) FROM leases l WHERE l.worker_id = o.id), 0) END AS free
+    FROM open o WHERE o.last_seen_at > now() - @session_timeout::interval
+), offers AS (
+    SELECT x.name, t.drained, t.free FROM there t CROSS JOIN LATERAL unnest(t.capabilities) x (name)
+    WHERE x.name = ANY(@names::text[])
+)
+SELECT o.name::text AS name, count(*)::integer AS live, (count(*) FILTER (WHERE o.drained))::integer AS drained,
+    sum(o.free)::bigint AS free
+FROM offers o GROUP BY o.name
+UNION ALL
+SELECT '', count(*)::integer, 0, 0::bigint FROM open;

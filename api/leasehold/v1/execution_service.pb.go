@@ -696,9 +696,10 @@ func (x *ListExecutionsRequest) GetCreatedBefore() *timestamppb.Timestamp {
 // ListExecutionsResponse is one page.
 type ListExecutionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest first, by (create_time, id); without steps.
+	// Newest first, by (create_time, id); without steps. May be fewer than page_size, or none,
+	// while there are more.
 	Executions []*Execution `protobuf:"bytes,1,rep,name=executions,proto3" json:"executions,omitempty"`
-	// Set when there may be more.
+	// Set when there may be more; the list is at its end only without it.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -849,6 +850,146 @@ func (x *CancelExecutionResponse) GetExecution() *Execution {
 	return nil
 }
 
+// RetryExecutionRequest names what to try again.
+type RetryExecutionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// The steps to open anew. Default: all that FAILED or were CANCELED. With them go those of
+	// their SKIPPED or CANCELED descendants whose parents all SUCCEEDED or are opened too.
+	// At most 1,000.
+	StepNames []string `protobuf:"bytes,2,rep,name=step_names,json=stepNames,proto3" json:"step_names,omitempty"`
+	// Makes the call safe to repeat, for as long as the execution lives: a repeat answers with
+	// the round that the first one opened. At most 128 bytes.
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Kept in the timeline. At most 1 KiB.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryExecutionRequest) Reset() {
+	*x = RetryExecutionRequest{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryExecutionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryExecutionRequest) ProtoMessage() {}
+
+func (x *RetryExecutionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryExecutionRequest.ProtoReflect.Descriptor instead.
+func (*RetryExecutionRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RetryExecutionRequest) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *RetryExecutionRequest) GetStepNames() []string {
+	if x != nil {
+		return x.StepNames
+	}
+	return nil
+}
+
+func (x *RetryExecutionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RetryExecutionRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// RetryExecutionResponse tells what was opened.
+type RetryExecutionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The execution as it stands now; without steps.
+	Execution *Execution `protobuf:"bytes,1,opt,name=execution,proto3" json:"execution,omitempty"`
+	// The round that this request_id opened.
+	Round int32 `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
+	// True: an earlier call with this request_id opened it.
+	Replayed      bool `protobuf:"varint,3,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryExecutionResponse) Reset() {
+	*x = RetryExecutionResponse{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryExecutionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryExecutionResponse) ProtoMessage() {}
+
+func (x *RetryExecutionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryExecutionResponse.ProtoReflect.Descriptor instead.
+func (*RetryExecutionResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RetryExecutionResponse) GetExecution() *Execution {
+	if x != nil {
+		return x.Execution
+	}
+	return nil
+}
+
+func (x *RetryExecutionResponse) GetRound() int32 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *RetryExecutionResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
 // ListTimelineRequest names an execution.
 type ListTimelineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -864,7 +1005,7 @@ type ListTimelineRequest struct {
 
 func (x *ListTimelineRequest) Reset() {
 	*x = ListTimelineRequest{}
-	mi := &file_leasehold_v1_execution_service_proto_msgTypes[11]
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +1017,7 @@ func (x *ListTimelineRequest) String() string {
 func (*ListTimelineRequest) ProtoMessage() {}
 
 func (x *ListTimelineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_execution_service_proto_msgTypes[11]
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +1030,7 @@ func (x *ListTimelineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimelineRequest.ProtoReflect.Descriptor instead.
 func (*ListTimelineRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{11}
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTimelineRequest) GetExecutionId() string {
@@ -926,7 +1067,7 @@ type ListTimelineResponse struct {
 
 func (x *ListTimelineResponse) Reset() {
 	*x = ListTimelineResponse{}
-	mi := &file_leasehold_v1_execution_service_proto_msgTypes[12]
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1079,7 @@ func (x *ListTimelineResponse) String() string {
 func (*ListTimelineResponse) ProtoMessage() {}
 
 func (x *ListTimelineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_execution_service_proto_msgTypes[12]
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1092,7 @@ func (x *ListTimelineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimelineResponse.ProtoReflect.Descriptor instead.
 func (*ListTimelineResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{12}
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTimelineResponse) GetEntries() []*TimelineEntry {
@@ -966,6 +1107,286 @@ func (x *ListTimelineResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+// WatchExecutionRequest names an execution, and from where to tell of it.
+type WatchExecutionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// Only what came after this revision, without a snapshot. Default 0: a snapshot first. A
+	// revision beyond the execution's own (it can go back when a standby takes over that had not
+	// received all) counts as 0.
+	AfterRevision int64 `protobuf:"varint,2,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchExecutionRequest) Reset() {
+	*x = WatchExecutionRequest{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchExecutionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchExecutionRequest) ProtoMessage() {}
+
+func (x *WatchExecutionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchExecutionRequest.ProtoReflect.Descriptor instead.
+func (*WatchExecutionRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WatchExecutionRequest) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *WatchExecutionRequest) GetAfterRevision() int64 {
+	if x != nil {
+		return x.AfterRevision
+	}
+	return 0
+}
+
+// WatchExecutionResponse is a part of the snapshot, or one change. Changes come in order, each
+// once, none left out.
+type WatchExecutionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Everything up to this revision was told: as after_revision it goes on from here. 0 while
+	// parts of the snapshot are missing.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What is told.
+	//
+	// Types that are valid to be assigned to Update:
+	//
+	//	*WatchExecutionResponse_Snapshot
+	//	*WatchExecutionResponse_Change
+	Update        isWatchExecutionResponse_Update `protobuf_oneof:"update"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchExecutionResponse) Reset() {
+	*x = WatchExecutionResponse{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchExecutionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchExecutionResponse) ProtoMessage() {}
+
+func (x *WatchExecutionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchExecutionResponse.ProtoReflect.Descriptor instead.
+func (*WatchExecutionResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WatchExecutionResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WatchExecutionResponse) GetUpdate() isWatchExecutionResponse_Update {
+	if x != nil {
+		return x.Update
+	}
+	return nil
+}
+
+func (x *WatchExecutionResponse) GetSnapshot() *ExecutionSnapshot {
+	if x != nil {
+		if x, ok := x.Update.(*WatchExecutionResponse_Snapshot); ok {
+			return x.Snapshot
+		}
+	}
+	return nil
+}
+
+func (x *WatchExecutionResponse) GetChange() *ExecutionChange {
+	if x != nil {
+		if x, ok := x.Update.(*WatchExecutionResponse_Change); ok {
+			return x.Change
+		}
+	}
+	return nil
+}
+
+type isWatchExecutionResponse_Update interface {
+	isWatchExecutionResponse_Update()
+}
+
+type WatchExecutionResponse_Snapshot struct {
+	// How the execution stands, at the beginning.
+	Snapshot *ExecutionSnapshot `protobuf:"bytes,2,opt,name=snapshot,proto3,oneof"`
+}
+
+type WatchExecutionResponse_Change struct {
+	// What happened next.
+	Change *ExecutionChange `protobuf:"bytes,3,opt,name=change,proto3,oneof"`
+}
+
+func (*WatchExecutionResponse_Snapshot) isWatchExecutionResponse_Update() {}
+
+func (*WatchExecutionResponse_Change) isWatchExecutionResponse_Update() {}
+
+// ExecutionSnapshot is how an execution stands, in one message or, for many steps, in several.
+type ExecutionSnapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With some of its steps, in the order of declaration and each in one message only; of a step's
+	// attempts the last one. Without payloads and details of failures. Steps of later messages may
+	// be newer than the revision: what brought them there is told again as changes.
+	Execution *Execution `protobuf:"bytes,1,opt,name=execution,proto3" json:"execution,omitempty"`
+	// True: further steps follow in the next message.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutionSnapshot) Reset() {
+	*x = ExecutionSnapshot{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutionSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutionSnapshot) ProtoMessage() {}
+
+func (x *ExecutionSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutionSnapshot.ProtoReflect.Descriptor instead.
+func (*ExecutionSnapshot) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ExecutionSnapshot) GetExecution() *Execution {
+	if x != nil {
+		return x.Execution
+	}
+	return nil
+}
+
+func (x *ExecutionSnapshot) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// ExecutionChange is an entry of the timeline, with what it is about as that was read: since it
+// may have been read after several changes, it may tell of later ones already. What changes
+// without an entry has no message of its own: a step that becomes READY because its parents have
+// succeeded, the progress of attempts, and the count of an entry.
+type ExecutionChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened; its sequence is the revision.
+	Entry *TimelineEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// The execution, without steps and labels.
+	Execution *Execution `protobuf:"bytes,2,opt,name=execution,proto3" json:"execution,omitempty"`
+	// The step that the entry is about, if any, with its last attempt. Without parents, payloads
+	// and details of failures.
+	Step          *Step `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutionChange) Reset() {
+	*x = ExecutionChange{}
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutionChange) ProtoMessage() {}
+
+func (x *ExecutionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_execution_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutionChange.ProtoReflect.Descriptor instead.
+func (*ExecutionChange) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_execution_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ExecutionChange) GetEntry() *TimelineEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *ExecutionChange) GetExecution() *Execution {
+	if x != nil {
+		return x.Execution
+	}
+	return nil
+}
+
+func (x *ExecutionChange) GetStep() *Step {
+	if x != nil {
+		return x.Step
+	}
+	return nil
 }
 
 var File_leasehold_v1_execution_service_proto protoreflect.FileDescriptor
@@ -1043,7 +1464,18 @@ const file_leasehold_v1_execution_service_proto_rawDesc = "" +
 	"\fexecution_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\vexecutionId\x12$\n" +
 	"\x06reason\x18\x02 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reason\"P\n" +
 	"\x17CancelExecutionResponse\x125\n" +
-	"\texecution\x18\x01 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\"\x8a\x01\n" +
+	"\texecution\x18\x01 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\"\xce\x01\n" +
+	"\x15RetryExecutionRequest\x12+\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\vexecutionId\x125\n" +
+	"\n" +
+	"step_names\x18\x02 \x03(\tB\x16\xbaH\x13\x92\x01\x10\x10\xe8\a\"\vr\t\x10\x01(\x80\x02\xba\x01\x01\x00R\tstepNames\x12+\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tB\f\xbaH\tr\a(\x80\x01\xba\x01\x01\x00R\trequestId\x12$\n" +
+	"\x06reason\x18\x04 \x01(\tB\f\xbaH\tr\a(\x80\b\xba\x01\x01\x00R\x06reason\"\x81\x01\n" +
+	"\x16RetryExecutionResponse\x125\n" +
+	"\texecution\x18\x01 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\x12\x14\n" +
+	"\x05round\x18\x02 \x01(\x05R\x05round\x12\x1a\n" +
+	"\breplayed\x18\x03 \x01(\bR\breplayed\"\x8a\x01\n" +
 	"\x13ListTimelineRequest\x12+\n" +
 	"\fexecution_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\vexecutionId\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
@@ -1052,14 +1484,31 @@ const file_leasehold_v1_execution_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"u\n" +
 	"\x14ListTimelineResponse\x125\n" +
 	"\aentries\x18\x01 \x03(\v2\x1b.leasehold.v1.TimelineEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xd5\x04\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"t\n" +
+	"\x15WatchExecutionRequest\x12+\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\vexecutionId\x12.\n" +
+	"\x0eafter_revision\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\rafterRevision\"\xb6\x01\n" +
+	"\x16WatchExecutionResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12=\n" +
+	"\bsnapshot\x18\x02 \x01(\v2\x1f.leasehold.v1.ExecutionSnapshotH\x00R\bsnapshot\x127\n" +
+	"\x06change\x18\x03 \x01(\v2\x1d.leasehold.v1.ExecutionChangeH\x00R\x06changeB\b\n" +
+	"\x06update\"^\n" +
+	"\x11ExecutionSnapshot\x125\n" +
+	"\texecution\x18\x01 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xa3\x01\n" +
+	"\x0fExecutionChange\x121\n" +
+	"\x05entry\x18\x01 \x01(\v2\x1b.leasehold.v1.TimelineEntryR\x05entry\x125\n" +
+	"\texecution\x18\x02 \x01(\v2\x17.leasehold.v1.ExecutionR\texecution\x12&\n" +
+	"\x04step\x18\x03 \x01(\v2\x12.leasehold.v1.StepR\x04step2\x91\x06\n" +
 	"\x10ExecutionService\x12a\n" +
 	"\x10EnqueueExecution\x12%.leasehold.v1.EnqueueExecutionRequest\x1a&.leasehold.v1.EnqueueExecutionResponse\x12s\n" +
 	"\x16BatchEnqueueExecutions\x12+.leasehold.v1.BatchEnqueueExecutionsRequest\x1a,.leasehold.v1.BatchEnqueueExecutionsResponse\x12U\n" +
 	"\fGetExecution\x12!.leasehold.v1.GetExecutionRequest\x1a\".leasehold.v1.GetExecutionResponse\x12[\n" +
 	"\x0eListExecutions\x12#.leasehold.v1.ListExecutionsRequest\x1a$.leasehold.v1.ListExecutionsResponse\x12^\n" +
-	"\x0fCancelExecution\x12$.leasehold.v1.CancelExecutionRequest\x1a%.leasehold.v1.CancelExecutionResponse\x12U\n" +
-	"\fListTimeline\x12!.leasehold.v1.ListTimelineRequest\x1a\".leasehold.v1.ListTimelineResponseB=Z;github.com/leasehold/leasehold/api/leasehold/v1;leaseholdv1b\x06proto3"
+	"\x0fCancelExecution\x12$.leasehold.v1.CancelExecutionRequest\x1a%.leasehold.v1.CancelExecutionResponse\x12[\n" +
+	"\x0eRetryExecution\x12#.leasehold.v1.RetryExecutionRequest\x1a$.leasehold.v1.RetryExecutionResponse\x12U\n" +
+	"\fListTimeline\x12!.leasehold.v1.ListTimelineRequest\x1a\".leasehold.v1.ListTimelineResponse\x12]\n" +
+	"\x0eWatchExecution\x12#.leasehold.v1.WatchExecutionRequest\x1a$.leasehold.v1.WatchExecutionResponse0\x01B=Z;github.com/leasehold/leasehold/api/leasehold/v1;leaseholdv1b\x06proto3"
 
 var (
 	file_leasehold_v1_execution_service_proto_rawDescOnce sync.Once
@@ -1073,7 +1522,7 @@ func file_leasehold_v1_execution_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_execution_service_proto_rawDescData
 }
 
-var file_leasehold_v1_execution_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_leasehold_v1_execution_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_leasehold_v1_execution_service_proto_goTypes = []any{
 	(*EnqueueExecutionRequest)(nil),        // 0: leasehold.v1.EnqueueExecutionRequest
 	(*EnqueueExecutionResponse)(nil),       // 1: leasehold.v1.EnqueueExecutionResponse
@@ -1086,55 +1535,73 @@ var file_leasehold_v1_execution_service_proto_goTypes = []any{
 	(*ListExecutionsResponse)(nil),         // 8: leasehold.v1.ListExecutionsResponse
 	(*CancelExecutionRequest)(nil),         // 9: leasehold.v1.CancelExecutionRequest
 	(*CancelExecutionResponse)(nil),        // 10: leasehold.v1.CancelExecutionResponse
-	(*ListTimelineRequest)(nil),            // 11: leasehold.v1.ListTimelineRequest
-	(*ListTimelineResponse)(nil),           // 12: leasehold.v1.ListTimelineResponse
-	nil,                                    // 13: leasehold.v1.EnqueueExecutionRequest.LabelsEntry
-	nil,                                    // 14: leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
-	(*StepSpec)(nil),                       // 15: leasehold.v1.StepSpec
-	(*timestamppb.Timestamp)(nil),          // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 17: google.protobuf.Duration
-	(*Execution)(nil),                      // 18: leasehold.v1.Execution
-	(*status.Status)(nil),                  // 19: google.rpc.Status
-	(ExecutionState)(0),                    // 20: leasehold.v1.ExecutionState
-	(*TimelineEntry)(nil),                  // 21: leasehold.v1.TimelineEntry
+	(*RetryExecutionRequest)(nil),          // 11: leasehold.v1.RetryExecutionRequest
+	(*RetryExecutionResponse)(nil),         // 12: leasehold.v1.RetryExecutionResponse
+	(*ListTimelineRequest)(nil),            // 13: leasehold.v1.ListTimelineRequest
+	(*ListTimelineResponse)(nil),           // 14: leasehold.v1.ListTimelineResponse
+	(*WatchExecutionRequest)(nil),          // 15: leasehold.v1.WatchExecutionRequest
+	(*WatchExecutionResponse)(nil),         // 16: leasehold.v1.WatchExecutionResponse
+	(*ExecutionSnapshot)(nil),              // 17: leasehold.v1.ExecutionSnapshot
+	(*ExecutionChange)(nil),                // 18: leasehold.v1.ExecutionChange
+	nil,                                    // 19: leasehold.v1.EnqueueExecutionRequest.LabelsEntry
+	nil,                                    // 20: leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
+	(*StepSpec)(nil),                       // 21: leasehold.v1.StepSpec
+	(*timestamppb.Timestamp)(nil),          // 22: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 23: google.protobuf.Duration
+	(*Execution)(nil),                      // 24: leasehold.v1.Execution
+	(*status.Status)(nil),                  // 25: google.rpc.Status
+	(ExecutionState)(0),                    // 26: leasehold.v1.ExecutionState
+	(*TimelineEntry)(nil),                  // 27: leasehold.v1.TimelineEntry
+	(*Step)(nil),                           // 28: leasehold.v1.Step
 }
 var file_leasehold_v1_execution_service_proto_depIdxs = []int32{
-	15, // 0: leasehold.v1.EnqueueExecutionRequest.steps:type_name -> leasehold.v1.StepSpec
-	13, // 1: leasehold.v1.EnqueueExecutionRequest.labels:type_name -> leasehold.v1.EnqueueExecutionRequest.LabelsEntry
-	16, // 2: leasehold.v1.EnqueueExecutionRequest.start_at:type_name -> google.protobuf.Timestamp
-	17, // 3: leasehold.v1.EnqueueExecutionRequest.start_delay:type_name -> google.protobuf.Duration
-	17, // 4: leasehold.v1.EnqueueExecutionRequest.timeout:type_name -> google.protobuf.Duration
-	17, // 5: leasehold.v1.EnqueueExecutionRequest.cancel_grace:type_name -> google.protobuf.Duration
-	18, // 6: leasehold.v1.EnqueueExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	21, // 0: leasehold.v1.EnqueueExecutionRequest.steps:type_name -> leasehold.v1.StepSpec
+	19, // 1: leasehold.v1.EnqueueExecutionRequest.labels:type_name -> leasehold.v1.EnqueueExecutionRequest.LabelsEntry
+	22, // 2: leasehold.v1.EnqueueExecutionRequest.start_at:type_name -> google.protobuf.Timestamp
+	23, // 3: leasehold.v1.EnqueueExecutionRequest.start_delay:type_name -> google.protobuf.Duration
+	23, // 4: leasehold.v1.EnqueueExecutionRequest.timeout:type_name -> google.protobuf.Duration
+	23, // 5: leasehold.v1.EnqueueExecutionRequest.cancel_grace:type_name -> google.protobuf.Duration
+	24, // 6: leasehold.v1.EnqueueExecutionResponse.execution:type_name -> leasehold.v1.Execution
 	0,  // 7: leasehold.v1.BatchEnqueueExecutionsRequest.requests:type_name -> leasehold.v1.EnqueueExecutionRequest
 	4,  // 8: leasehold.v1.BatchEnqueueExecutionsResponse.results:type_name -> leasehold.v1.BatchEnqueueExecutionsResult
 	1,  // 9: leasehold.v1.BatchEnqueueExecutionsResult.response:type_name -> leasehold.v1.EnqueueExecutionResponse
-	19, // 10: leasehold.v1.BatchEnqueueExecutionsResult.error:type_name -> google.rpc.Status
-	18, // 11: leasehold.v1.GetExecutionResponse.execution:type_name -> leasehold.v1.Execution
-	20, // 12: leasehold.v1.ListExecutionsRequest.states:type_name -> leasehold.v1.ExecutionState
-	14, // 13: leasehold.v1.ListExecutionsRequest.label_selector:type_name -> leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
-	16, // 14: leasehold.v1.ListExecutionsRequest.created_after:type_name -> google.protobuf.Timestamp
-	16, // 15: leasehold.v1.ListExecutionsRequest.created_before:type_name -> google.protobuf.Timestamp
-	18, // 16: leasehold.v1.ListExecutionsResponse.executions:type_name -> leasehold.v1.Execution
-	18, // 17: leasehold.v1.CancelExecutionResponse.execution:type_name -> leasehold.v1.Execution
-	21, // 18: leasehold.v1.ListTimelineResponse.entries:type_name -> leasehold.v1.TimelineEntry
-	0,  // 19: leasehold.v1.ExecutionService.EnqueueExecution:input_type -> leasehold.v1.EnqueueExecutionRequest
-	2,  // 20: leasehold.v1.ExecutionService.BatchEnqueueExecutions:input_type -> leasehold.v1.BatchEnqueueExecutionsRequest
-	5,  // 21: leasehold.v1.ExecutionService.GetExecution:input_type -> leasehold.v1.GetExecutionRequest
-	7,  // 22: leasehold.v1.ExecutionService.ListExecutions:input_type -> leasehold.v1.ListExecutionsRequest
-	9,  // 23: leasehold.v1.ExecutionService.CancelExecution:input_type -> leasehold.v1.CancelExecutionRequest
-	11, // 24: leasehold.v1.ExecutionService.ListTimeline:input_type -> leasehold.v1.ListTimelineRequest
-	1,  // 25: leasehold.v1.ExecutionService.EnqueueExecution:output_type -> leasehold.v1.EnqueueExecutionResponse
-	3,  // 26: leasehold.v1.ExecutionService.BatchEnqueueExecutions:output_type -> leasehold.v1.BatchEnqueueExecutionsResponse
-	6,  // 27: leasehold.v1.ExecutionService.GetExecution:output_type -> leasehold.v1.GetExecutionResponse
-	8,  // 28: leasehold.v1.ExecutionService.ListExecutions:output_type -> leasehold.v1.ListExecutionsResponse
-	10, // 29: leasehold.v1.ExecutionService.CancelExecution:output_type -> leasehold.v1.CancelExecutionResponse
-	12, // 30: leasehold.v1.ExecutionService.ListTimeline:output_type -> leasehold.v1.ListTimelineResponse
-	25, // [25:31] is the sub-list for method output_type
-	19, // [19:25] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	25, // 10: leasehold.v1.BatchEnqueueExecutionsResult.error:type_name -> google.rpc.Status
+	24, // 11: leasehold.v1.GetExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	26, // 12: leasehold.v1.ListExecutionsRequest.states:type_name -> leasehold.v1.ExecutionState
+	20, // 13: leasehold.v1.ListExecutionsRequest.label_selector:type_name -> leasehold.v1.ListExecutionsRequest.LabelSelectorEntry
+	22, // 14: leasehold.v1.ListExecutionsRequest.created_after:type_name -> google.protobuf.Timestamp
+	22, // 15: leasehold.v1.ListExecutionsRequest.created_before:type_name -> google.protobuf.Timestamp
+	24, // 16: leasehold.v1.ListExecutionsResponse.executions:type_name -> leasehold.v1.Execution
+	24, // 17: leasehold.v1.CancelExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	24, // 18: leasehold.v1.RetryExecutionResponse.execution:type_name -> leasehold.v1.Execution
+	27, // 19: leasehold.v1.ListTimelineResponse.entries:type_name -> leasehold.v1.TimelineEntry
+	17, // 20: leasehold.v1.WatchExecutionResponse.snapshot:type_name -> leasehold.v1.ExecutionSnapshot
+	18, // 21: leasehold.v1.WatchExecutionResponse.change:type_name -> leasehold.v1.ExecutionChange
+	24, // 22: leasehold.v1.ExecutionSnapshot.execution:type_name -> leasehold.v1.Execution
+	27, // 23: leasehold.v1.ExecutionChange.entry:type_name -> leasehold.v1.TimelineEntry
+	24, // 24: leasehold.v1.ExecutionChange.execution:type_name -> leasehold.v1.Execution
+	28, // 25: leasehold.v1.ExecutionChange.step:type_name -> leasehold.v1.Step
+	0,  // 26: leasehold.v1.ExecutionService.EnqueueExecution:input_type -> leasehold.v1.EnqueueExecutionRequest
+	2,  // 27: leasehold.v1.ExecutionService.BatchEnqueueExecutions:input_type -> leasehold.v1.BatchEnqueueExecutionsRequest
+	5,  // 28: leasehold.v1.ExecutionService.GetExecution:input_type -> leasehold.v1.GetExecutionRequest
+	7,  // 29: leasehold.v1.ExecutionService.ListExecutions:input_type -> leasehold.v1.ListExecutionsRequest
+	9,  // 30: leasehold.v1.ExecutionService.CancelExecution:input_type -> leasehold.v1.CancelExecutionRequest
+	11, // 31: leasehold.v1.ExecutionService.RetryExecution:input_type -> leasehold.v1.RetryExecutionRequest
+	13, // 32: leasehold.v1.ExecutionService.ListTimeline:input_type -> leasehold.v1.ListTimelineRequest
+	15, // 33: leasehold.v1.ExecutionService.WatchExecution:input_type -> leasehold.v1.WatchExecutionRequest
+	1,  // 34: leasehold.v1.ExecutionService.EnqueueExecution:output_type -> leasehold.v1.EnqueueExecutionResponse
+	3,  // 35: leasehold.v1.ExecutionService.BatchEnqueueExecutions:output_type -> leasehold.v1.BatchEnqueueExecutionsResponse
+	6,  // 36: leasehold.v1.ExecutionService.GetExecution:output_type -> leasehold.v1.GetExecutionResponse
+	8,  // 37: leasehold.v1.ExecutionService.ListExecutions:output_type -> leasehold.v1.ListExecutionsResponse
+	10, // 38: leasehold.v1.ExecutionService.CancelExecution:output_type -> leasehold.v1.CancelExecutionResponse
+	12, // 39: leasehold.v1.ExecutionService.RetryExecution:output_type -> leasehold.v1.RetryExecutionResponse
+	14, // 40: leasehold.v1.ExecutionService.ListTimeline:output_type -> leasehold.v1.ListTimelineResponse
+	16, // 41: leasehold.v1.ExecutionService.WatchExecution:output_type -> leasehold.v1.WatchExecutionResponse
+	34, // [34:42] is the sub-list for method output_type
+	26, // [26:34] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_execution_service_proto_init() }
@@ -1151,13 +1618,17 @@ func file_leasehold_v1_execution_service_proto_init() {
 		(*BatchEnqueueExecutionsResult_Response)(nil),
 		(*BatchEnqueueExecutionsResult_Error)(nil),
 	}
+	file_leasehold_v1_execution_service_proto_msgTypes[16].OneofWrappers = []any{
+		(*WatchExecutionResponse_Snapshot)(nil),
+		(*WatchExecutionResponse_Change)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_execution_service_proto_rawDesc), len(file_leasehold_v1_execution_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

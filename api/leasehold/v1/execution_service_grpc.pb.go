@@ -24,7 +24,9 @@ const (
 	ExecutionService_GetExecution_FullMethodName           = "/leasehold.v1.ExecutionService/GetExecution"
 	ExecutionService_ListExecutions_FullMethodName         = "/leasehold.v1.ExecutionService/ListExecutions"
 	ExecutionService_CancelExecution_FullMethodName        = "/leasehold.v1.ExecutionService/CancelExecution"
+	ExecutionService_RetryExecution_FullMethodName         = "/leasehold.v1.ExecutionService/RetryExecution"
 	ExecutionService_ListTimeline_FullMethodName           = "/leasehold.v1.ExecutionService/ListTimeline"
+	ExecutionService_WatchExecution_FullMethodName         = "/leasehold.v1.ExecutionService/WatchExecution"
 )
 
 // ExecutionServiceClient is the client API for ExecutionService service.
@@ -43,14 +45,33 @@ type ExecutionServiceClient interface {
 	// GetExecution reads one execution with its steps and attempts.
 	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND.
 	GetExecution(ctx context.Context, in *GetExecutionRequest, opts ...grpc.CallOption) (*GetExecutionResponse, error)
-	// ListExecutions pages through a namespace, newest first, without steps.
+	// ListExecutions pages through a namespace, newest first, without steps. What a page looks at
+	// is bounded: with a name, with labels, or with some of the states CREATED, QUEUED, RUNNING and
+	// CANCELING, it can be short, even empty, while next_page_token is set.
 	ListExecutions(ctx context.Context, in *ListExecutionsRequest, opts ...grpc.CallOption) (*ListExecutionsResponse, error)
 	// CancelExecution stops an execution: no attempt starts after OK. Cancelling again is OK
 	// and changes nothing. Errors: NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one
 	// that SUCCEEDED or FAILED.
 	CancelExecution(ctx context.Context, in *CancelExecutionRequest, opts ...grpc.CallOption) (*CancelExecutionResponse, error)
+	// RetryExecution opens the next round of an execution that FAILED or was CANCELED: attempts,
+	// timeouts and the deadline are counted anew from now, attempt numbers go on. Errors:
+	// NOT_FOUND, EXECUTION_NOT_FOUND or STEP_NOT_FOUND; FAILED_PRECONDITION,
+	// EXECUTION_NOT_RETRYABLE for one that is live or SUCCEEDED, STEP_NOT_RETRYABLE for a named
+	// step that SUCCEEDED or would wait for a parent that stays as it ended.
+	RetryExecution(ctx context.Context, in *RetryExecutionRequest, opts ...grpc.CallOption) (*RetryExecutionResponse, error)
 	// ListTimeline reads what happened to an execution, in order.
 	ListTimeline(ctx context.Context, in *ListTimelineRequest, opts ...grpc.CallOption) (*ListTimelineResponse, error)
+	// WatchExecution tells how an execution stands, then every change of it once it is committed,
+	// through whichever replica it was made. When the execution has ended and all was told, the
+	// stream ends OK; what comes after that, such as a further round, is for a new watch.
+	//
+	// Before its connection becomes too old, and when its server stops, a stream ends UNAVAILABLE,
+	// STREAM_ENDED, with the revision to go on from in the metadata "revision": call again with it
+	// as after_revision, on any replica. After an end without that, the revision of the last message
+	// serves. While the database is away a stream that has begun is silent, and goes on by itself.
+	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND, also when the execution is removed meanwhile;
+	// RESOURCE_EXHAUSTED, TOO_MANY_STREAMS, when the replica has as many streams as it takes.
+	WatchExecution(ctx context.Context, in *WatchExecutionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchExecutionResponse], error)
 }
 
 type executionServiceClient struct {
@@ -111,6 +132,16 @@ func (c *executionServiceClient) CancelExecution(ctx context.Context, in *Cancel
 	return out, nil
 }
 
+func (c *executionServiceClient) RetryExecution(ctx context.Context, in *RetryExecutionRequest, opts ...grpc.CallOption) (*RetryExecutionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryExecutionResponse)
+	err := c.cc.Invoke(ctx, ExecutionService_RetryExecution_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *executionServiceClient) ListTimeline(ctx context.Context, in *ListTimelineRequest, opts ...grpc.CallOption) (*ListTimelineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTimelineResponse)
@@ -120,6 +151,25 @@ func (c *executionServiceClient) ListTimeline(ctx context.Context, in *ListTimel
 	}
 	return out, nil
 }
+
+func (c *executionServiceClient) WatchExecution(ctx context.Context, in *WatchExecutionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchExecutionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ExecutionService_ServiceDesc.Streams[0], ExecutionService_WatchExecution_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchExecutionRequest, WatchExecutionResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExecutionService_WatchExecutionClient = grpc.ServerStreamingClient[WatchExecutionResponse]
 
 // ExecutionServiceServer is the server API for ExecutionService service.
 // All implementations must embed UnimplementedExecutionServiceServer
@@ -137,14 +187,33 @@ type ExecutionServiceServer interface {
 	// GetExecution reads one execution with its steps and attempts.
 	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND.
 	GetExecution(context.Context, *GetExecutionRequest) (*GetExecutionResponse, error)
-	// ListExecutions pages through a namespace, newest first, without steps.
+	// ListExecutions pages through a namespace, newest first, without steps. What a page looks at
+	// is bounded: with a name, with labels, or with some of the states CREATED, QUEUED, RUNNING and
+	// CANCELING, it can be short, even empty, while next_page_token is set.
 	ListExecutions(context.Context, *ListExecutionsRequest) (*ListExecutionsResponse, error)
 	// CancelExecution stops an execution: no attempt starts after OK. Cancelling again is OK
 	// and changes nothing. Errors: NOT_FOUND; FAILED_PRECONDITION, EXECUTION_CLOSED for one
 	// that SUCCEEDED or FAILED.
 	CancelExecution(context.Context, *CancelExecutionRequest) (*CancelExecutionResponse, error)
+	// RetryExecution opens the next round of an execution that FAILED or was CANCELED: attempts,
+	// timeouts and the deadline are counted anew from now, attempt numbers go on. Errors:
+	// NOT_FOUND, EXECUTION_NOT_FOUND or STEP_NOT_FOUND; FAILED_PRECONDITION,
+	// EXECUTION_NOT_RETRYABLE for one that is live or SUCCEEDED, STEP_NOT_RETRYABLE for a named
+	// step that SUCCEEDED or would wait for a parent that stays as it ended.
+	RetryExecution(context.Context, *RetryExecutionRequest) (*RetryExecutionResponse, error)
 	// ListTimeline reads what happened to an execution, in order.
 	ListTimeline(context.Context, *ListTimelineRequest) (*ListTimelineResponse, error)
+	// WatchExecution tells how an execution stands, then every change of it once it is committed,
+	// through whichever replica it was made. When the execution has ended and all was told, the
+	// stream ends OK; what comes after that, such as a further round, is for a new watch.
+	//
+	// Before its connection becomes too old, and when its server stops, a stream ends UNAVAILABLE,
+	// STREAM_ENDED, with the revision to go on from in the metadata "revision": call again with it
+	// as after_revision, on any replica. After an end without that, the revision of the last message
+	// serves. While the database is away a stream that has begun is silent, and goes on by itself.
+	// Errors: NOT_FOUND, EXECUTION_NOT_FOUND, also when the execution is removed meanwhile;
+	// RESOURCE_EXHAUSTED, TOO_MANY_STREAMS, when the replica has as many streams as it takes.
+	WatchExecution(*WatchExecutionRequest, grpc.ServerStreamingServer[WatchExecutionResponse]) error
 	mustEmbedUnimplementedExecutionServiceServer()
 }
 
@@ -170,8 +239,14 @@ func (UnimplementedExecutionServiceServer) ListExecutions(context.Context, *List
 func (UnimplementedExecutionServiceServer) CancelExecution(context.Context, *CancelExecutionRequest) (*CancelExecutionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelExecution not implemented")
 }
+func (UnimplementedExecutionServiceServer) RetryExecution(context.Context, *RetryExecutionRequest) (*RetryExecutionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryExecution not implemented")
+}
 func (UnimplementedExecutionServiceServer) ListTimeline(context.Context, *ListTimelineRequest) (*ListTimelineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTimeline not implemented")
+}
+func (UnimplementedExecutionServiceServer) WatchExecution(*WatchExecutionRequest, grpc.ServerStreamingServer[WatchExecutionResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchExecution not implemented")
 }
 func (UnimplementedExecutionServiceServer) mustEmbedUnimplementedExecutionServiceServer() {}
 func (UnimplementedExecutionServiceServer) testEmbeddedByValue()                          {}
@@ -284,6 +359,24 @@ func _ExecutionService_CancelExecution_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutionService_RetryExecution_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryExecutionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutionServiceServer).RetryExecution(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutionService_RetryExecution_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutionServiceServer).RetryExecution(ctx, req.(*RetryExecutionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ExecutionService_ListTimeline_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListTimelineRequest)
 	if err := dec(in); err != nil {
@@ -301,6 +394,17 @@ func _ExecutionService_ListTimeline_Handler(srv interface{}, ctx context.Context
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _ExecutionService_WatchExecution_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchExecutionRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ExecutionServiceServer).WatchExecution(m, &grpc.GenericServerStream[WatchExecutionRequest, WatchExecutionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ExecutionService_WatchExecutionServer = grpc.ServerStreamingServer[WatchExecutionResponse]
 
 // ExecutionService_ServiceDesc is the grpc.ServiceDesc for ExecutionService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -330,10 +434,20 @@ var ExecutionService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ExecutionService_CancelExecution_Handler,
 		},
 		{
+			MethodName: "RetryExecution",
+			Handler:    _ExecutionService_RetryExecution_Handler,
+		},
+		{
 			MethodName: "ListTimeline",
 			Handler:    _ExecutionService_ListTimeline_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchExecution",
+			Handler:       _ExecutionService_WatchExecution_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "leasehold/v1/execution_service.proto",
 }

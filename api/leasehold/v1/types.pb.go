@@ -5,7 +5,8 @@
 // source: leasehold/v1/types.proto
 
 // Package leasehold.v1 is the wire contract of Leasehold, a task scheduler on
-// PostgreSQL. ExecutionService is for producers, WorkerService for workers.
+// PostgreSQL. ExecutionService is for producers, WorkerService for workers, OperatorService
+// for those who run it.
 //
 // Conventions. Ids are UUIDs in their canonical text form. A missing field means
 // its default; zero means the default too only where zero makes no sense (counts,
@@ -751,7 +752,7 @@ type Execution struct {
 	Labels map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// As enqueued.
 	Priority int32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
-	// Grows with each committed change.
+	// The number of the last timeline entry: grows with each committed change.
 	Revision int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
 	// When it was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`

@@ -9,7 +9,6 @@ package builtin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
@@ -28,15 +27,11 @@ const (
 	maxSleep = 86_400
 )
 
-// Run offers the example capabilities over conn until ctx ends, then returns nil. Other
-// errors are those of worker.Run.
-func Run(ctx context.Context, conn grpc.ClientConnInterface, logger *slog.Logger) error {
+// Run offers the example capabilities to the server at an address until ctx ends, then
+// returns nil. Other errors are those of worker.Run.
+func Run(ctx context.Context, address string, logger *slog.Logger, opts ...grpc.DialOption) error {
 	w := worker.New(worker.Config{
-		Conn:    conn,
-		Slots:   slots,
-		Version: "builtin",
-		Grace:   grace,
-		Logger:  logger,
+		Address: address, DialOptions: opts, Slots: slots, Version: "builtin", Grace: grace, Logger: logger,
 	})
 	worker.HandleRaw(w, "example.echo", func(_ context.Context, job *worker.Job[*leaseholdv1.Payload]) (*leaseholdv1.Payload, error) {
 		return job.Input, nil
@@ -78,14 +73,8 @@ func flaky(input *leaseholdv1.Payload, attempt int) error {
 	var in struct {
 		FailTimes int `json:"fail_times"`
 	}
-	text := input.GetData()
-	if body, ok := input.GetBody().(*leaseholdv1.Payload_Json); ok {
-		text = []byte(body.Json)
-	}
-	if len(text) > 0 {
-		if err := json.Unmarshal(text, &in); err != nil {
-			return worker.Permanent(worker.WithType(fmt.Errorf("decode input: %w", err), worker.TypeInvalidInput))
-		}
+	if err := worker.DecodePayload(input, &in); err != nil {
+		return worker.Permanent(worker.WithType(fmt.Errorf("decode input: %w", err), worker.TypeInvalidInput))
 	}
 	if attempt <= in.FailTimes {
 		return fmt.Errorf("attempt %d fails as it was told to (fail_times %d)", attempt, in.FailTimes)

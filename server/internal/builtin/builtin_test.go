@@ -14,7 +14,6 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -76,10 +75,12 @@ func TestRun(t *testing.T) {
 			granted("flaky 1", "example.flaky", `{"fail_times": 1}`, 1),
 			granted("flaky 2", "example.flaky", `{"fail_times": 1}`, 2),
 		}}
-		conn := f.serve(t)
+		dialer := f.serve(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- Run(ctx, conn, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
+		go func() {
+			done <- Run(ctx, "passthrough:///one-shot", slog.New(slog.NewTextHandler(io.Discard, nil)), dialer)
+		}()
 		time.Sleep(5 * time.Second)
 		cancel()
 		if err := <-done; err != nil {
@@ -120,7 +121,7 @@ type oneShot struct {
 	reports map[string]*leaseholdv1.ReportAttemptRequest
 }
 
-func (f *oneShot) serve(t *testing.T) *grpc.ClientConn {
+func (f *oneShot) serve(t *testing.T) grpc.DialOption {
 	listener, server := bufconn.Listen(1<<16), grpc.NewServer()
 	leaseholdv1.RegisterWorkerServiceServer(server, f)
 	serving := make(chan struct{})
@@ -128,17 +129,11 @@ func (f *oneShot) serve(t *testing.T) *grpc.ClientConn {
 		defer close(serving)
 		_ = server.Serve(listener)
 	}()
-	conn, err := grpc.NewClient("passthrough:///one-shot", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		_ = conn.Close()
 		server.Stop()
 		<-serving
 	})
-	return conn
+	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
 }
 
 func (f *oneShot) RegisterWorker(context.Context, *leaseholdv1.RegisterWorkerRequest) (*leaseholdv1.RegisterWorkerResponse, error) {

@@ -81,6 +81,43 @@ func TestB117_WorkThatNobodyCanDo(t *testing.T) {
 	}
 }
 
+// TestB117_IsVisibleToOperators: how much, since when, and that nobody can do it.
+func TestB117_IsVisibleToOperators(t *testing.T) {
+	t.Parallel()
+	w := newPair(t)
+	w.worker(0, 1)
+	id := w.enqueue(graph(&leaseholdv1.StepSpec{Name: "a", Capability: "nobody-has-this"}))
+	w.explained(id, "a", "NO_CAPABLE_WORKER")
+	c := w.capability("nobody-has-this")
+	want(t, "ready", c.GetReady(), 1)
+	want(t, "live workers", c.GetLiveWorkers(), 0)
+	want(t, "age", c.GetOldestReadyAge() != nil, true)
+	w.cancel(0, id)
+	w.explained(id, "a", "TERMINAL")
+	want(t, "ready", w.capability("nobody-has-this").GetReady(), 0)
+}
+
+// TestB116_OldWorkersDoNotGetNewKinds, and no attempt is spent on them.
+func TestB116_OldWorkersDoNotGetNewKinds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := count(t, 40, 100)
+	ids := w.enqueueMany(n, func(int) *leaseholdv1.EnqueueExecutionRequest {
+		return graph(&leaseholdv1.StepSpec{Name: "a", Capability: "mail-v2"})
+	})
+	before := w.register(0, &leaseholdv1.RegisterWorkerRequest{Capabilities: []string{"mail-v1"}, Slots: int32(n)})
+	after := w.register(1, &leaseholdv1.RegisterWorkerRequest{Capabilities: []string{"mail-v1", "mail-v2"}, Slots: 5})
+	want(t, "live workers", w.capability("mail-v2").GetLiveWorkers(), 1)
+	together(
+		func() { before.nothing(time.Second) },
+		func() { after.finish(n) })
+	each(ids, func(_ int, id string) {
+		s := w.awaitState(id, succeeded).GetSteps()[0]
+		want(t, "attempts", len(s.GetAttempts()), 1)
+		want(t, "worker", s.GetAttempts()[0].GetWorkerId(), after.ID)
+	})
+}
+
 // TestB120_PagingWithEqualTimes: nothing is skipped, nothing comes twice.
 func TestB120_PagingWithEqualTimes(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func breakages() []struct{ rule, statement string } {
 		{"an attempt starts when it is due", `UPDATE attempts SET next_due = now() + interval '1 h' WHERE state = 'FAILED'`},
 		{"a waiting step is asked for", `DELETE FROM scheduling_requests`},
 		{"nothing but late reports follows the end in the timeline", `UPDATE executions SET end_entry = 1 WHERE end_entry > 0`},
-		{"the timeline has no gaps", `UPDATE executions SET entries = entries + 1`},
+		{"the timeline has no gaps", `UPDATE executions SET revision = revision + 1`},
 		{"a milestone is reached once", `INSERT INTO timeline_entries (execution_id, sequence, milestone, stage, component, title, at)
 			SELECT id, 999, 'r1/execution/enqueued', '', '', '', now() FROM executions`},
 		{"events have no gaps", `UPDATE outbox_events SET sequence = sequence + 100 WHERE sequence > 1`},

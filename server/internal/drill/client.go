@@ -17,6 +17,7 @@ import (
 type Client struct {
 	Executions leaseholdv1.ExecutionServiceClient
 	Workers    leaseholdv1.WorkerServiceClient
+	Operators  leaseholdv1.OperatorServiceClient
 }
 
 // Get reads an execution with all its steps and payloads.

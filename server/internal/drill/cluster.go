@@ -26,7 +26,12 @@ type Config struct {
 	Replicas      int           // that are started
 	SweepInterval time.Duration // default 100 ms
 	MaxConns      int           // of each replica's pool; default 6
+	MaxStreams    int           // of each replica; 0: the server's default
+	ConnectionAge time.Duration // of clients' connections; 0: the server's default
 	Logger        *slog.Logger  // default: none
+	// SessionTimeout is after how long a silent worker is not counted on; default 90 s.
+	SessionTimeout time.Duration
+	Observer       postgres.Observer // of all replicas' transactions; default: nobody
 
 	// Publisher makes the sink of a replica, whose relay then publishes all events. Without one
 	// events stay in the outbox.
@@ -117,7 +122,8 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	}
 	var err error
 	r.conn, err = grpc.NewClient("passthrough:///"+r.listener.Addr().String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(watch.unary))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(watch.unary),
+		grpc.WithStreamInterceptor(watch.stream))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -125,6 +131,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 	r.client = &Client{
 		Executions: leaseholdv1.NewExecutionServiceClient(r.conn),
 		Workers:    leaseholdv1.NewWorkerServiceClient(r.conn),
+		Operators:  leaseholdv1.NewOperatorServiceClient(r.conn),
 	}
 	r.parts.Go(func() error { return r.service.Run(lasting) })
 	r.parts.Go(func() error { return r.api.Serve(r.listener) })
@@ -135,7 +142,7 @@ func startReplica(ctx context.Context, c Config, watch *Watch) (*Replica, error)
 // compose puts the parts together, as the server's composition root does.
 func (r *Replica) compose(ctx context.Context, c Config) error {
 	store, err := postgres.Open(ctx, postgres.Config{
-		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Logger: c.Logger,
+		URL: c.URL, MaxConns: c.MaxConns, Events: task.AllEventTypes(), Observer: c.Observer, Logger: c.Logger, SessionTimeout: c.SessionTimeout,
 	})
 	if err != nil {
 		return err
@@ -157,10 +164,12 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 		return err
 	}
 	r.service = scheduler.New(scheduler.Config{
-		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, Logger: c.Logger, Changed: r.relay.Wake,
+		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, MaxStreams: c.MaxStreams, Logger: c.Logger, Changed: r.relay.Wake,
 	})
-	r.api, err = grpcapi.New(grpcapi.Config{Logger: c.Logger}, grpcapi.Deps{
-		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service,
+	r.api, err = grpcapi.New(grpcapi.Config{MaxConnectionAge: c.ConnectionAge, Logger: c.Logger}, grpcapi.Deps{
+		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service, Watches: r.service,
+		Operators: r.service, Fleet: r.Store,
+		Events: outbox.NewOperator(r.Store.Outbox(), nil),
 	})
 	if err != nil {
 		return err

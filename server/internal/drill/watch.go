@@ -2,7 +2,9 @@ package drill
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"sync"
 
@@ -15,7 +17,8 @@ import (
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
-// Watch counts the codes that clients get, those of single items of batches too.
+// Watch counts the codes that clients get, those of single items of batches and those with which
+// streams end too.
 type Watch struct {
 	mu    sync.Mutex
 	codes map[codes.Code]int
@@ -43,6 +46,34 @@ func (w *Watch) unary(ctx context.Context, method string, req, reply any, cc *gr
 		for _, item := range itemErrors(reply) {
 			w.note(method, codes.Code(item.GetCode()), status.ErrorProto(item))
 		}
+	}
+	return err
+}
+
+func (w *Watch) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		w.note(method, status.Code(err), err)
+		return nil, err
+	}
+	return &watchedStream{ClientStream: stream, watch: w, method: method}, nil
+}
+
+// watchedStream notes how a stream ends.
+type watchedStream struct {
+	grpc.ClientStream
+	watch  *Watch
+	method string
+}
+
+// RecvMsg waits for the next message, or the end.
+func (s *watchedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	switch {
+	case errors.Is(err, io.EOF):
+		s.watch.note(s.method, codes.OK, nil)
+	case err != nil:
+		s.watch.note(s.method, status.Code(err), err)
 	}
 	return err
 }

@@ -141,8 +141,10 @@ func decodeList(r *leaseholdv1.ListExecutionsRequest) (scheduler.ListQuery, erro
 	for _, s := range r.GetStates() {
 		q.States = append(q.States, decodeExecutionState(s))
 	}
-	var err error
-	q.BeforeTime, q.BeforeID, err = listBinding(q).key(r.GetPageToken())
+	at, last, err := listBinding(q).key(r.GetPageToken())
+	if err == nil && r.GetPageToken() != "" {
+		q.Before = &scheduler.ListPosition{CreatedAt: at, ID: last}
+	}
 	return q, err
 }
 

@@ -174,17 +174,17 @@ func TestGetExecution_StaysBelowTheMessageLimit(t *testing.T) {
 
 func TestListExecutions_StaysBelowTheMessageLimit(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, &fakeApp{list: func(_ context.Context, q scheduler.ListQuery) (views []scheduler.ExecutionView, err error) {
+	r := newRig(t, &fakeApp{list: func(_ context.Context, q scheduler.ListQuery) (page scheduler.ExecutionPage, err error) {
 		first := int64(1)
-		if !q.BeforeTime.IsZero() {
-			first = q.BeforeTime.UnixMicro() + 1
+		if q.Before != nil {
+			first = q.Before.CreatedAt.UnixMicro() + 1
 		}
-		for i := first; i <= manyItems && len(views) < q.Limit; i++ {
-			views = append(views, scheduler.ExecutionView{ExecutionData: task.ExecutionData{
+		for i := first; i <= manyItems && len(page.Executions) < q.Limit; i++ {
+			page.Executions = append(page.Executions, scheduler.ExecutionView{ExecutionData: task.ExecutionData{
 				Name: fmt.Sprint(i), CreatedAt: time.UnixMicro(i), Failure: &task.Failure{Details: bigPayload()},
 			}})
 		}
-		return views, nil
+		return page, nil
 	}}, Config{MaxMessageBytes: smallMessage})
 	seen, request := map[string]bool{}, &leaseholdv1.ListExecutionsRequest{}
 	for {

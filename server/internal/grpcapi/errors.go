@@ -29,6 +29,7 @@ const errorDomain = "leasehold"
 const (
 	reasonKeyReused        task.Reason = "IDEMPOTENCY_KEY_REUSED"
 	reasonUnavailable      task.Reason = "STORAGE_UNAVAILABLE"
+	reasonStreamEnded      task.Reason = "STREAM_ENDED"
 	reasonInternal         task.Reason = "INTERNAL"
 	reasonCanceled         task.Reason = "CANCELED"
 	reasonDeadlineExceeded task.Reason = "DEADLINE_EXCEEDED"
@@ -43,6 +44,9 @@ const (
 
 // defaultRetryAfter is told when the application does not say when to try again.
 const defaultRetryAfter = time.Second
+
+// goOnAfter is when a stream that was ended may be gone on with.
+const goOnAfter = 100 * time.Millisecond
 
 // errorMapper turns errors of the application into statuses. What it hides it logs.
 type errorMapper struct{ logger *slog.Logger }
@@ -78,6 +82,7 @@ func (m errorMapper) status(ctx context.Context, method string, err error) error
 		refused     *scheduler.RefusedError
 		exhausted   *scheduler.ExhaustedError
 		unavailable *scheduler.UnavailableError
+		ended       *streamEndedError
 	)
 	switch {
 	case errors.As(err, &notFound):
@@ -90,6 +95,8 @@ func (m errorMapper) status(ctx context.Context, method string, err error) error
 		return refusedStatus(refused)
 	case errors.As(err, &exhausted):
 		return exhaustedStatus(exhausted)
+	case errors.As(err, &ended):
+		return endedStatus(ended)
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return contextStatus(ctx.Err())
 	case errors.As(err, &unavailable):
@@ -182,6 +189,12 @@ func unavailableStatus(e *scheduler.UnavailableError) error {
 		reasonUnavailable, nil, retryAfter(e.RetryAfter))
 }
 
+// endedStatus tells from where the stream can be gone on with, at once: others serve.
+func endedStatus(e *streamEndedError) error {
+	return newStatus(codes.Unavailable, e.Error(), reasonStreamEnded,
+		map[string]string{"revision": strconv.FormatInt(e.revision, 10)}, retryAfter(goOnAfter))
+}
+
 func contextStatus(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return newStatus(codes.DeadlineExceeded, "the call's deadline came before it was done", reasonDeadlineExceeded, nil)
@@ -220,6 +233,18 @@ func newStatus(code codes.Code, text string, reason task.Reason, metadata map[st
 func short(s string) string { return task.CleanText(s, maxMessageText) }
 
 func shortDetail(s string) string { return task.CleanText(s, maxDetailText) }
+
+// loggedCode is the code that the log shows. That a stream was ended on purpose is no failure:
+// a server that stops may have thousands of them.
+func loggedCode(err error) codes.Code {
+	st := status.Convert(err)
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetReason() == string(reasonStreamEnded) {
+			return codes.OK
+		}
+	}
+	return st.Code()
+}
 
 // logLevel is how loud the end of a call is logged: a client's mistakes are no news.
 func logLevel(code codes.Code) logging.Level {

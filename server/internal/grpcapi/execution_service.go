@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -19,14 +20,17 @@ type Executions interface {
 	EnqueueAll(ctx context.Context, specs []*task.ExecutionSpec) ([]scheduler.Enqueued, error)
 	// Cancel stops an execution.
 	Cancel(ctx context.Context, execution uuid.UUID, reason string) (*scheduler.ExecutionView, error)
+	// Retry opens the next round of an execution.
+	Retry(ctx context.Context, r scheduler.Retry) (scheduler.Retried, error)
 }
 
 // Queries reads.
 type Queries interface {
 	// GetExecution reads an execution with some of its steps; more tells of further ones.
 	GetExecution(ctx context.Context, q scheduler.ExecutionQuery) (view *scheduler.ExecutionView, more bool, err error)
-	// ListExecutions reads at most q.Limit executions, newest first.
-	ListExecutions(ctx context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error)
+	// ListExecutions reads at most q.Limit executions, newest first; the page may be short while
+	// there are more.
+	ListExecutions(ctx context.Context, q scheduler.ListQuery) (scheduler.ExecutionPage, error)
 	// ListTimeline reads at most limit entries whose sequence is greater than after.
 	ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]scheduler.EntryView, error)
 	// StepInputs reads parents' outputs, at least one and at most q.MaxBytes in all.
@@ -38,7 +42,9 @@ type executionService struct {
 	leaseholdv1.UnimplementedExecutionServiceServer
 	executions Executions
 	queries    Queries
+	watches    Watches
 	maxMessage int
+	maxAge     time.Duration // of connections
 }
 
 // EnqueueExecution accepts an execution.
@@ -112,21 +118,23 @@ func (s *executionService) ListExecutions(ctx context.Context, r *leaseholdv1.Li
 	if err != nil {
 		return nil, err
 	}
-	views, err := s.queries.ListExecutions(ctx, q)
+	page, err := s.queries.ListExecutions(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	answer := &leaseholdv1.ListExecutionsResponse{}
 	room := newRoom(s.maxMessage)
-	for i := range views {
-		e := encodeExecution(&views[i])
+	for i := range page.Executions {
+		e := encodeExecution(&page.Executions[i])
 		if !room.take(e) {
+			last := &page.Executions[i-1]
+			page.Next = &scheduler.ListPosition{CreatedAt: last.CreatedAt, ID: last.ID}
 			break
 		}
 		answer.Executions = append(answer.Executions, e)
 	}
-	if n := len(answer.Executions); n > 0 && (n < len(views) || n >= q.Limit) {
-		answer.NextPageToken = listBinding(q).keyToken(views[n-1].CreatedAt, views[n-1].ID)
+	if page.Next != nil {
+		answer.NextPageToken = listBinding(q).keyToken(page.Next.CreatedAt, page.Next.ID)
 	}
 	return answer, nil
 }
@@ -138,6 +146,19 @@ func (s *executionService) CancelExecution(ctx context.Context, r *leaseholdv1.C
 		return nil, err
 	}
 	return &leaseholdv1.CancelExecutionResponse{Execution: encodeExecution(view)}, nil
+}
+
+// RetryExecution opens the next round of an execution.
+func (s *executionService) RetryExecution(ctx context.Context, r *leaseholdv1.RetryExecutionRequest) (*leaseholdv1.RetryExecutionResponse, error) {
+	done, err := s.executions.Retry(ctx, scheduler.Retry{
+		Execution: id(r.GetExecutionId()), Steps: r.GetStepNames(), RequestID: r.GetRequestId(), Reason: r.GetReason(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &leaseholdv1.RetryExecutionResponse{
+		Execution: encodeExecution(done.Execution), Round: int32(done.Round), Replayed: done.Replayed,
+	}, nil
 }
 
 // ListTimeline reads a page of what happened to an execution.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
+	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
 )
@@ -34,7 +35,7 @@ type fakeApp struct {
 	enqueueAll func(context.Context, []*task.ExecutionSpec) ([]scheduler.Enqueued, error)
 	cancel     func(context.Context, uuid.UUID, string) (*scheduler.ExecutionView, error)
 	get        func(context.Context, scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error)
-	list       func(context.Context, scheduler.ListQuery) ([]scheduler.ExecutionView, error)
+	list       func(context.Context, scheduler.ListQuery) (scheduler.ExecutionPage, error)
 	timeline   func(context.Context, uuid.UUID, int64, int) ([]scheduler.EntryView, error)
 	inputs     func(context.Context, scheduler.InputsQuery) (scheduler.Inputs, error)
 	register   func(context.Context, scheduler.Registration) (scheduler.Session, error)
@@ -43,6 +44,11 @@ type fakeApp struct {
 	poll       func(context.Context, scheduler.Poll) (scheduler.PollAnswer, error)
 	renew      func(context.Context, []scheduler.Renewal) []scheduler.Result[scheduler.Renewed]
 	report     func(context.Context, []scheduler.Report) []scheduler.Result[scheduler.Reported]
+	events     func(context.Context, outbox.ListQuery) (outbox.EventPage, error)
+	change     func(context.Context, outbox.Action, outbox.Selection, string) (outbox.Total, error)
+	watch      func(context.Context, uuid.UUID, int64, func(scheduler.Update) error) error
+
+	fakeOperators
 }
 
 func (f *fakeApp) Enqueue(ctx context.Context, s *task.ExecutionSpec) (scheduler.Enqueued, error) {
@@ -66,6 +72,10 @@ func (f *fakeApp) Cancel(ctx context.Context, id uuid.UUID, reason string) (*sch
 	return f.cancel(ctx, id, reason)
 }
 
+func (f *fakeApp) Retry(context.Context, scheduler.Retry) (scheduler.Retried, error) {
+	return scheduler.Retried{}, nil
+}
+
 func (f *fakeApp) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) (*scheduler.ExecutionView, bool, error) {
 	if f.get == nil {
 		return &scheduler.ExecutionView{}, false, nil
@@ -73,9 +83,9 @@ func (f *fakeApp) GetExecution(ctx context.Context, q scheduler.ExecutionQuery) 
 	return f.get(ctx, q)
 }
 
-func (f *fakeApp) ListExecutions(ctx context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
+func (f *fakeApp) ListExecutions(ctx context.Context, q scheduler.ListQuery) (scheduler.ExecutionPage, error) {
 	if f.list == nil {
-		return nil, nil
+		return scheduler.ExecutionPage{}, nil
 	}
 	return f.list(ctx, q)
 }
@@ -136,6 +146,27 @@ func (f *fakeApp) Report(ctx context.Context, r []scheduler.Report) []scheduler.
 	return f.report(ctx, r)
 }
 
+func (f *fakeApp) List(ctx context.Context, q outbox.ListQuery) (outbox.EventPage, error) {
+	if f.events == nil {
+		return outbox.EventPage{}, nil
+	}
+	return f.events(ctx, q)
+}
+
+func (f *fakeApp) Change(ctx context.Context, a outbox.Action, s outbox.Selection, reason string) (outbox.Total, error) {
+	if f.change == nil {
+		return outbox.Total{}, nil
+	}
+	return f.change(ctx, a, s, reason)
+}
+
+func (f *fakeApp) Watch(ctx context.Context, id uuid.UUID, after int64, tell func(scheduler.Update) error) error {
+	if f.watch == nil {
+		return nil
+	}
+	return f.watch(ctx, id, after, tell)
+}
+
 // logBook keeps what was logged.
 type logBook struct {
 	mu   sync.Mutex
@@ -160,6 +191,7 @@ type rig struct {
 	conn       *grpc.ClientConn
 	executions leaseholdv1.ExecutionServiceClient
 	workers    leaseholdv1.WorkerServiceClient
+	operators  leaseholdv1.OperatorServiceClient
 	log        *logBook
 }
 
@@ -167,7 +199,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	t.Helper()
 	r := &rig{log: &logBook{}}
 	config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app, Watches: app, Operators: app, Fleet: app})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,6 +223,7 @@ func newRig(t testing.TB, app *fakeApp, config Config) *rig {
 	})
 	r.server, r.conn = server, conn
 	r.executions, r.workers = leaseholdv1.NewExecutionServiceClient(conn), leaseholdv1.NewWorkerServiceClient(conn)
+	r.operators = leaseholdv1.NewOperatorServiceClient(conn)
 	return r
 }
 

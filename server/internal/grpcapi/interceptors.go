@@ -52,6 +52,7 @@ func loggingOptions() []logging.Option {
 	return []logging.Option{
 		logging.WithLogOnEvents(logging.FinishCall),
 		logging.WithLevels(logLevel),
+		logging.WithCodes(loggedCode),
 		logging.WithDisableLoggingFields(logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey),
 	}
 }
@@ -65,13 +66,13 @@ func recovered(logger *slog.Logger) recovery.RecoveryHandlerFuncContext {
 	}
 }
 
-// endedBy ends the contexts of streams when the server stops: those of health's Watch would
+// endedBy ends the contexts of streams when the server stops, with the cause of that: they would
 // hold up a graceful stop to its bound.
 func endedBy(stopping context.Context) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		ctx, cancel := context.WithCancel(stream.Context())
-		defer cancel()
-		defer context.AfterFunc(stopping, cancel)()
+		ctx, cancel := context.WithCancelCause(stream.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(stopping, func() { cancel(context.Cause(stopping)) })()
 		return handler(srv, &boundStream{ServerStream: stream, ctx: ctx})
 	}
 }

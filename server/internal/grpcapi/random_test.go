@@ -2,12 +2,15 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -35,7 +38,7 @@ func TestRandomRequests_NeverInternal(t *testing.T) {
 			answer := newMessage(t, method.Output()).Interface()
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			name := "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
-			err := r.conn.Invoke(ctx, name, request, answer)
+			err := invoke(ctx, r.conn, method, request, answer)
 			cancel()
 			got := takeApart(status.Convert(err))
 			switch got.code {
@@ -56,10 +59,30 @@ func TestRandomRequests_NeverInternal(t *testing.T) {
 	}
 }
 
+// invoke calls a method, and reads the first answer of a stream, if there is one.
+func invoke(ctx context.Context, conn *grpc.ClientConn, method protoreflect.MethodDescriptor, request, answer proto.Message) error {
+	name := "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
+	if !method.IsStreamingServer() {
+		return conn.Invoke(ctx, name, request, answer)
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(stream.SendMsg(request), stream.CloseSend()); err != nil {
+		return err
+	}
+	if err := stream.RecvMsg(answer); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
 func allMethods() []protoreflect.MethodDescriptor {
 	var list []protoreflect.MethodDescriptor
 	for _, file := range []protoreflect.FileDescriptor{
 		leaseholdv1.File_leasehold_v1_execution_service_proto, leaseholdv1.File_leasehold_v1_worker_service_proto,
+		leaseholdv1.File_leasehold_v1_operator_service_proto,
 	} {
 		for i := range file.Services().Len() {
 			for j := range file.Services().Get(i).Methods().Len() {
@@ -180,7 +203,7 @@ func (g generator) text(f protoreflect.FieldDescriptor) string {
 			"", "a", "a/b.c-d", someID, uuid.Nil.String(), `{"a":"\u0000"}`, "\x00", "a\x00b", "{", "ä",
 			"urn:uuid:" + someID, "{" + someID + "}", bind("ListTimeline").numberToken(1),
 		})).Draw(g.t, name)
-	case strings.HasSuffix(name, "_id"):
+	case strings.HasSuffix(name, "_id"), name == "event_ids":
 		return someID
 	case name == "json":
 		return rapid.SampledFrom([]string{`"\u0000"`, "[1e999]", "null"}).Draw(g.t, name)

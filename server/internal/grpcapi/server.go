@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -36,6 +37,9 @@ type Config struct {
 	StopTimeout      time.Duration // for calls to end at a shutdown; 7 s
 	SessionTimeout   time.Duration // as told to workers; 90 s
 	Logger           *slog.Logger  // slog.Default()
+	// Options are further ones of gRPC, such as those that observe calls. Their interceptors
+	// come before all others.
+	Options []grpc.ServerOption
 }
 
 func (c Config) withDefaults() Config {
@@ -56,6 +60,10 @@ type Deps struct {
 	Queries    Queries
 	Sessions   Sessions
 	Leases     Leases
+	Events     Events
+	Watches    Watches
+	Operators  Operators
+	Fleet      Fleet
 }
 
 // Server serves every service of the wire contract, health and reflection on one port.
@@ -63,7 +71,7 @@ type Server struct {
 	config     Config
 	grpc       *grpc.Server
 	health     *health.Server
-	endStreams context.CancelFunc // ends long-lived streams
+	endStreams func() // ends long-lived streams
 }
 
 // New builds a server that is ready to Serve. It fails only if the rules in the protocol
@@ -74,19 +82,23 @@ func New(config Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile validation rules: %w", err)
 	}
-	stopping, endStreams := context.WithCancel(context.Background())
-	s := &Server{config: config, health: health.NewServer(), endStreams: endStreams}
+	stopping, endStreams := context.WithCancelCause(context.Background())
+	s := &Server{config: config, health: health.NewServer(), endStreams: func() { endStreams(errServerStops) }}
 	failures := errorMapper{logger: config.Logger}
-	s.grpc = grpc.NewServer(append(transportOptions(config),
+	s.grpc = grpc.NewServer(append(slices.Concat(config.Options, transportOptions(config)),
 		grpc.ChainUnaryInterceptor(unaryChain(config.Logger, failures, check)...),
 		grpc.ChainStreamInterceptor(streamChain(stopping, config.Logger, failures, check)...),
 	)...)
 	leaseholdv1.RegisterExecutionServiceServer(s.grpc, &executionService{
-		executions: deps.Executions, queries: deps.Queries, maxMessage: config.MaxMessageBytes,
+		executions: deps.Executions, queries: deps.Queries, watches: deps.Watches,
+		maxMessage: config.MaxMessageBytes, maxAge: config.MaxConnectionAge,
 	})
 	leaseholdv1.RegisterWorkerServiceServer(s.grpc, &workerService{
 		sessions: deps.Sessions, leases: deps.Leases, queries: deps.Queries,
 		config: config, check: check, failures: failures,
+	})
+	leaseholdv1.RegisterOperatorServiceServer(s.grpc, &operatorService{
+		operators: deps.Operators, fleet: deps.Fleet, events: deps.Events, maxMessage: config.MaxMessageBytes,
 	})
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
@@ -103,6 +115,7 @@ func transportOptions(c Config) []grpc.ServerOption {
 			Time: keepaliveTime, Timeout: keepaliveTimeout,
 			MaxConnectionAge: c.MaxConnectionAge, MaxConnectionAgeGrace: ageGrace,
 		}),
+		grpc.StatsHandler(birthNotes{}),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxSendMsgSize(c.MaxMessageBytes),
 	}

@@ -26,7 +26,7 @@ func TestHealth_PerServiceAndOverall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &fakeApp{}, Config{})
 	health := healthpb.NewHealthClient(r.conn)
-	for _, service := range []string{"", "leasehold.v1.ExecutionService", "leasehold.v1.WorkerService"} {
+	for _, service := range []string{"", "leasehold.v1.ExecutionService", "leasehold.v1.WorkerService", "leasehold.v1.OperatorService"} {
 		answer, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
 		if err != nil || answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("%q: %v, %v", service, answer, err)
@@ -62,7 +62,7 @@ func TestReflection_ListsServicesAndErrorDetails(t *testing.T) {
 	for _, s := range ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
 		names = append(names, s.GetName())
 	}
-	for _, want := range []string{"leasehold.v1.ExecutionService", "leasehold.v1.WorkerService", "grpc.health.v1.Health"} {
+	for _, want := range []string{"leasehold.v1.ExecutionService", "leasehold.v1.WorkerService", "leasehold.v1.OperatorService", "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is not among %v", want, names)
 		}
@@ -102,7 +102,7 @@ func (j *journal) add(event string) {
 func listening(t *testing.T, app *fakeApp, config Config) (*Server, *grpc.ClientConn, chan error) {
 	t.Helper()
 	config.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app})
+	server, err := New(config, Deps{Executions: app, Queries: app, Sessions: app, Leases: app, Events: app, Watches: app})
 	if err != nil {
 		t.Fatal(err)
 	}

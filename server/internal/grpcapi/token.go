@@ -25,7 +25,9 @@ const (
 	tokenVersion = 1
 	digestBytes  = 12
 	numberBytes  = 8
-	keyBytes     = 8 + 16
+	idBytes      = 16
+	keyBytes     = numberBytes + idBytes
+	placeBytes   = idBytes + numberBytes
 )
 
 // binding is what a token belongs to: a method and its filter.
@@ -79,7 +81,7 @@ func (b binding) token(position []byte) string {
 // open returns the position of a token, which has to be of size bytes.
 func (b binding) open(token string, size int) ([]byte, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(raw) != 1+size+digestBytes || raw[0] != tokenVersion {
+	if err != nil || size < 0 || len(raw) != 1+size+digestBytes || raw[0] != tokenVersion {
 		return nil, badToken()
 	}
 	position := raw[1 : 1+size]
@@ -130,4 +132,37 @@ func (b binding) key(token string) (at time.Time, id uuid.UUID, err error) {
 	}
 	at = time.UnixMicro(int64(binary.BigEndian.Uint64(raw))).UTC()
 	return at, uuid.UUID(raw[numberBytes:]), nil
+}
+
+// placeToken is the token of a position that is an id and a number.
+func (b binding) placeToken(id uuid.UUID, n int64) string {
+	return b.token(binary.BigEndian.AppendUint64(id[:], uint64(n)))
+}
+
+// place opens the token of an id and a number; without a token both are zero.
+func (b binding) place(token string) (id uuid.UUID, n int64, err error) {
+	if token == "" {
+		return id, 0, nil
+	}
+	raw, err := b.open(token, placeBytes)
+	if err != nil {
+		return id, 0, err
+	}
+	return uuid.UUID(raw[:idBytes]), int64(binary.BigEndian.Uint64(raw[idBytes:])), nil
+}
+
+// nameToken is the token of a position that is a name.
+func (b binding) nameToken(name string) string { return b.token([]byte(name)) }
+
+// name opens a name's token; without a token it is empty.
+func (b binding) name(token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil {
+		return "", badToken()
+	}
+	position, err := b.open(token, len(raw)-1-digestBytes)
+	return string(position), err
 }

@@ -75,8 +75,8 @@ func TestToken_HasOneForm(t *testing.T) {
 func TestToken_BelongsToItsFilter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &fakeApp{
-		list: func(_ context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
-			return make([]scheduler.ExecutionView, q.Limit), nil
+		list: func(_ context.Context, q scheduler.ListQuery) (scheduler.ExecutionPage, error) {
+			return scheduler.ExecutionPage{Executions: make([]scheduler.ExecutionView, q.Limit), Next: &scheduler.ListPosition{CreatedAt: time.Unix(1, 0)}}, nil
 		},
 		timeline: func(_ context.Context, _ uuid.UUID, _ int64, limit int) ([]scheduler.EntryView, error) {
 			return make([]scheduler.EntryView, limit), nil

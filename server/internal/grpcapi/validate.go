@@ -43,6 +43,7 @@ func requestDescriptors() []protoreflect.MessageDescriptor {
 	for _, file := range []protoreflect.FileDescriptor{
 		leaseholdv1.File_leasehold_v1_execution_service_proto,
 		leaseholdv1.File_leasehold_v1_worker_service_proto,
+		leaseholdv1.File_leasehold_v1_operator_service_proto,
 	} {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()

@@ -67,15 +67,24 @@ type Config struct {
 	StopTimeout     time.Duration // of what is in flight when the relay stops; default 4 s
 	MaximumAttempts int           // then an event is DEAD; default 50
 	Logger          *slog.Logger
-	Observer        Observer
+	Observer        Observer // none: nobody hears
+	Tracer          Tracer   // none: no spans
 }
 
-// Observer hears what the relay does. Its methods return at once.
+// Observer hears what the relay does, for metrics. Its methods return at once, and are called
+// from several goroutines.
 type Observer interface {
-	Tried(err error)
+	// Tried tells of a try to publish an event, and what came of it.
+	Tried(took time.Duration, err error)
+	// LostClaims tells of claims that were another's before their results were written.
 	LostClaims(n int)
+	// Looped tells that the relay got through a round without an error of the store.
 	Looped()
 }
+
+// LoopsWithin is how often a relay gets through a round at least, whatever there is to do and
+// however its sink does, while the store answers.
+const LoopsWithin = 30 * time.Second
 
 // Bounds of the relay's own waiting and trying.
 const (
@@ -120,6 +129,9 @@ func NewRelay(c Config) *Relay {
 	if c.Observer == nil {
 		c.Observer = nobody{}
 	}
+	if c.Tracer == nil {
+		c.Tracer = untraced{}
+	}
 	return &Relay{
 		c: c, wake: make(chan struct{}, 1), places: make(chan struct{}, c.InFlight),
 		results: make(chan RunResult, c.InFlight),
@@ -159,8 +171,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	settled := make(chan struct{})
 	go func() { defer close(settled); r.settle(ctx) }()
 	for ctx.Err() == nil {
-		r.c.Observer.Looped()
-		if wait := r.round(ctx); wait > 0 {
+		wait, err := r.round(ctx)
+		if err == nil {
+			r.c.Observer.Looped()
+		}
+		if wait > 0 {
 			r.pause(ctx, wait)
 		}
 	}
@@ -171,30 +186,30 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 // round claims as much as there is room for. It returns how long there is nothing to do unless
-// it is woken.
-func (r *Relay) round(ctx context.Context) time.Duration {
+// it is woken; the error is the store's, and logged.
+func (r *Relay) round(ctx context.Context) (time.Duration, error) {
 	room := min(cap(r.places)-len(r.places), claimHeads)
 	if room == 0 {
-		return lookAtLeast // a run that ends wakes us
+		return lookAtLeast, nil // a run that ends wakes us
 	}
 	heads, wait := r.away.room(room)
 	if heads == 0 {
-		return wait
+		return wait, nil
 	}
 	runs, err := r.claim(ctx, heads)
 	switch {
 	case ctx.Err() != nil:
-		return 0
+		return 0, ctx.Err()
 	case err != nil:
 		r.store.failed(err)
 		sleep(ctx, errorPause) // whatever wakes us meanwhile
-		return 0
+		return 0, err
 	}
 	r.store.over()
 	if runs == 0 {
-		return r.nextLook(ctx)
+		return r.nextLook(ctx), nil
 	}
-	return 0
+	return 0, nil
 }
 
 // claim claims heads and starts publishing what they lead. A stop does not cut it off: a claim
@@ -249,12 +264,15 @@ func (r *Relay) try(ctx context.Context, e *Event) (cut bool, err error) {
 	defer stop()
 	trying, cancel := context.WithTimeout(stoppable, r.c.PublishTimeout)
 	defer cancel()
+	trying, end := r.c.Tracer.Continue(trying, e.TraceContext, "publish")
 	began := stopwatch()
 	err = r.c.Publisher.Publish(trying, e)
+	end(err, slog.String("event_id", e.ID.String()), slog.String("event_type", e.Type),
+		slog.String("execution_id", e.AggregateID.String()), slog.Int64("sequence", e.Sequence))
 	if cut = errors.Is(context.Cause(trying), errStopping); err != nil && cut {
 		return true, err
 	}
-	r.c.Observer.Tried(err)
+	r.c.Observer.Tried(stopwatch().Sub(began), err)
 	if r.away.heard(began, err) {
 		r.Wake()
 	}
@@ -371,7 +389,7 @@ func stopwatch() time.Time { return time.Now() } // monotonic
 type nobody struct{}
 
 // Tried is not heard.
-func (nobody) Tried(error) {}
+func (nobody) Tried(time.Duration, error) {}
 
 // LostClaims is not heard.
 func (nobody) LostClaims(int) {}

@@ -38,11 +38,11 @@ type dispatch struct {
 	// What is looked at, each by a statement later than the lock over it.
 	ours     map[uuid.UUID]dbsqlc.LockClaimedRequestsRow // by step: the claim is still ours
 	made     map[uuid.UUID]dbsqlc.AttemptsOfNumberRow    // by step: the attempt exists
-	open     map[int32]bool                              // capabilities that are not paused
+	asked    map[int32]bool                              // capabilities whose pause waits for us
 	gone     set                                         // executions that are not there any more
 	g        *gate
 	workers  map[uuid.UUID]dbsqlc.LockWorkersRow
-	live     map[uuid.UUID]int
+	standing map[uuid.UUID]task.Standing // as counted, and the grants of this dispatch
 	answered map[scheduler.PollKey]bool
 
 	granted []scheduler.DispatchItem
@@ -128,7 +128,7 @@ func (d *dispatch) lockRequests(ctx context.Context, items []scheduler.DispatchI
 }
 
 // lockExecutions locks the capabilities, so that a pause waits for us, and the executions,
-// and reads the steps under them.
+// and reads the steps under them, and whether they are paused.
 func (d *dispatch) lockExecutions(ctx context.Context) error {
 	var capabilities []int32
 	executions, steps := set{}, make([]uuid.UUID, 0, len(d.ours))
@@ -143,9 +143,9 @@ func (d *dispatch) lockExecutions(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("lock capabilities: %w", err)
 	}
-	d.open = make(map[int32]bool, len(rows))
-	for _, r := range rows {
-		d.open[r.ID] = !r.Paused
+	d.asked = make(map[int32]bool, len(rows))
+	for _, id := range rows {
+		d.asked[id] = true
 	}
 	if d.g, err = d.t.lock(ctx, executions.ids(), false); err != nil {
 		return err
@@ -174,7 +174,8 @@ func (d *dispatch) findGone(ctx context.Context, executions set) error {
 	return nil
 }
 
-// lockWorkers locks the workers, then counts their leases and looks which polls were answered.
+// lockWorkers locks the workers, then counts their leases, and looks which are drained and which
+// polls were answered.
 func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchItem) error {
 	ids := set{}
 	var p dbsqlc.AnsweredRequestsParams
@@ -189,12 +190,20 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 	if err != nil {
 		return fmt.Errorf("lock workers: %w", err)
 	}
+	loads, err := d.t.q.WorkerLoads(ctx, ids.ids())
+	if err != nil {
+		return fmt.Errorf("read loads: %w", err)
+	}
 	d.workers = make(map[uuid.UUID]dbsqlc.LockWorkersRow, len(rows))
+	d.standing = make(map[uuid.UUID]task.Standing, len(rows))
+	for _, w := range loads {
+		d.standing[w.ID] = task.Standing{Drained: w.Drained, Live: int(w.Live)}
+	}
 	for _, w := range rows {
 		d.workers[w.ID] = w
-	}
-	if d.live, err = d.t.countLeases(ctx, ids.ids()); err != nil {
-		return err
+		st := d.standing[w.ID]
+		st.Present, st.Slots = w.SessionID.Valid, int(w.Slots)
+		d.standing[w.ID] = st
 	}
 	d.answered = map[scheduler.PollKey]bool{}
 	if len(p.SessionIds) == 0 {
@@ -229,7 +238,7 @@ func (d *dispatch) decide(it scheduler.DispatchItem) {
 		return
 	}
 	e := d.g.execs[r.ExecutionID]
-	if e == nil || !d.open[r.CapabilityID] {
+	if e == nil || !d.asked[r.CapabilityID] || d.g.paused[it.StepID] {
 		return
 	}
 	if !e.Leasable(it.StepID, it.Number) {
@@ -239,15 +248,18 @@ func (d *dispatch) decide(it scheduler.DispatchItem) {
 	if !d.hasRoom(it) {
 		return
 	}
-	d.live[it.WorkerID]++
+	st := d.standing[it.WorkerID]
+	st.Live++
+	d.standing[it.WorkerID] = st
 	d.granted = append(d.granted, it)
 	d.finished(it)
 }
 
 // hasRoom tells whether the worker may get one more, for this session and this poll.
 func (d *dispatch) hasRoom(it scheduler.DispatchItem) bool {
-	w, locked := d.workers[it.WorkerID]
-	if !locked || w.Draining || !w.SessionID.Valid || w.SessionID.UUID != it.SessionID || d.live[it.WorkerID] >= int(w.Slots) {
+	st := d.standing[it.WorkerID]
+	st.Present = st.Present && d.workers[it.WorkerID].SessionID.UUID == it.SessionID
+	if st.Hinders() != task.NotHindered {
 		return false
 	}
 	key := scheduler.PollKey{SessionID: it.SessionID, RequestID: it.RequestID}
@@ -305,6 +317,7 @@ func (d *dispatch) grant(ctx context.Context) error {
 			polls.RequestIds = append(polls.RequestIds, it.RequestID)
 		}
 		d.done.Granted[it.AttemptID] = true
+		d.done.Waited = append(d.done.Waited, max(at.Sub(d.ours[it.StepID].AvailableAt.Time), 0))
 	}
 	if err := d.g.save(ctx); err != nil {
 		return err

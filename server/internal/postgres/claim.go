@@ -81,9 +81,7 @@ func (t *txn) freeSlots(ctx context.Context, offers []task.Offer) (map[uuid.UUID
 	}
 	free := make(map[uuid.UUID]int, len(workers))
 	for _, w := range workers {
-		if w.SessionID.Valid && !w.Draining {
-			free[w.ID] = max(int(w.Slots)-live[w.ID], 0)
-		}
+		free[w.ID] = task.Standing{Present: w.SessionID.Valid, Drained: w.Drained, Slots: int(w.Slots), Live: live[w.ID]}.Free()
 	}
 	return free, nil
 }

@@ -167,7 +167,7 @@ func workerStates(ctx context.Context, q *dbsqlc.Queries, keys []scheduler.PollK
 func workerState(w *dbsqlc.FindWorkersRow) scheduler.WorkerState {
 	return scheduler.WorkerState{
 		SessionID: w.SessionID.UUID, Namespace: w.Namespace, Node: w.Node, Slots: int(w.Slots),
-		Capabilities: w.Capabilities, Draining: w.Draining,
+		Capabilities: w.Capabilities, Draining: w.Drained,
 	}
 }
 

@@ -207,7 +207,6 @@ func (e *enqueue) add(p *dbsqlc.InsertExecutionsParams, w *writes, n *scheduler.
 	p.CancelGraces = append(p.CancelGraces, interval(d.CancelGrace))
 	p.Deadlines = append(p.Deadlines, maybeInstant(d.Deadline))
 	p.Revisions = append(p.Revisions, d.Revision)
-	p.Entries = append(p.Entries, d.Entries)
 	p.Sequences = append(p.Sequences, d.Sequence)
 	p.StepCounts = append(p.StepCounts, int32(d.StepCount))
 	p.Labels = append(p.Labels, jsonMap(n.Spec.Labels))

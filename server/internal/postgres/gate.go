@@ -17,6 +17,7 @@ type gate struct {
 	execs  map[uuid.UUID]*task.Execution
 	rows   map[uuid.UUID]*dbsqlc.Execution
 	stepOf map[uuid.UUID]uuid.UUID // step → execution, of the steps that were read
+	paused set                     // steps that were read, whose capability is paused
 	timed  set                     // executions that may have timers
 }
 
@@ -24,7 +25,7 @@ type gate struct {
 func (t *txn) lock(ctx context.Context, ids []uuid.UUID, wait bool) (*gate, error) {
 	g := &gate{
 		t: t, execs: map[uuid.UUID]*task.Execution{}, rows: map[uuid.UUID]*dbsqlc.Execution{},
-		stepOf: map[uuid.UUID]uuid.UUID{}, timed: set{},
+		stepOf: map[uuid.UUID]uuid.UUID{}, paused: set{}, timed: set{},
 	}
 	if len(ids) == 0 {
 		return g, nil
@@ -87,6 +88,9 @@ func (g *gate) readSteps(ctx context.Context, ids []uuid.UUID) error {
 		}
 		if d := s.Data(); d.ScheduleToStart > 0 || d.ScheduleToClose > 0 {
 			g.timed[rows[i].ExecutionID] = true
+		}
+		if rows[i].Paused {
+			g.paused[rows[i].ID] = true
 		}
 		e.AddStep(s)
 		g.stepOf[rows[i].ID] = rows[i].ExecutionID

@@ -142,13 +142,15 @@ func (h *Hints) hear(ctx context.Context, hear func(scheduler.Hint), connected f
 		return err
 	}
 	connected()
-	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession} {
+	h.store.observer.HintsHeard()
+	for _, hint := range []scheduler.Hint{scheduler.HintWork, scheduler.HintSlots, scheduler.HintSession, scheduler.HintChange} {
 		hear(hint) // whatever was missed
 	}
 	for {
 		if err := h.next(ctx, conn, hear); err != nil {
 			return err
 		}
+		h.store.observer.HintsHeard()
 	}
 }
 

@@ -81,8 +81,8 @@ func (r *relayRig) add(aggregates, events int) []uuid.UUID {
 	for i := range ids {
 		ids[i] = uuid.New()
 		r.exec(`INSERT INTO executions (id, namespace, name, content_hash, state, round, priority, fail_fast, created_at, due_at,
-			cancel_grace, revision, entries, sequence, step_count, open_steps, unsuccessful_steps, live_attempts)
-			VALUES ($1, 'default', 'x', '', 'RUNNING', 1, 0, false, now(), now(), '1 s', 1, 1, $2, 1, 1, 0, 0)`, ids[i], events)
+			cancel_grace, revision, sequence, step_count, open_steps, unsuccessful_steps, live_attempts)
+			VALUES ($1, 'default', 'x', '', 'RUNNING', 1, 0, false, now(), now(), '1 s', 1, $2, 1, 1, 0, 0)`, ids[i], events)
 		r.exec(`INSERT INTO outbox_events (id, namespace, aggregate_id, event_type, sequence, payload, available_at, created_at)
 			SELECT gen_random_uuid(), 'default', $1, 'leasehold.step.v1.succeeded', n, '{}', now(), now() FROM generate_series(1, $2::int) n`, ids[i], events)
 		r.exec(`INSERT INTO outbox_heads (aggregate_id, next_sequence, available_at) VALUES ($1, 1, now())`, ids[i])

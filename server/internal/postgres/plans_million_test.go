@@ -42,9 +42,9 @@ func fill(t *testing.T, n int) *million {
 	m.worker = m.register("w", "busy", 10_000)
 	m.exec("INSERT INTO capabilities (namespace, name) VALUES ('default', 'later'), ('default', 'absent')")
 	m.exec(`INSERT INTO executions (id, namespace, name, content_hash, state, round, priority, fail_fast, created_at, due_at,
-			cancel_grace, revision, entries, sequence, step_count, open_steps, unsuccessful_steps, live_attempts)
+			cancel_grace, revision, sequence, step_count, open_steps, unsuccessful_steps, live_attempts)
 		SELECT lpad(to_hex(g), 32, '0')::uuid, 'default', 'filler', '', 'QUEUED', 1, 0, false, now() - interval '1 day', now() - interval '1 day',
-			interval '30 seconds', 1, 1, 0, 10, 10, 0, 0 FROM generate_series(1, $1::integer / 10) g`, n)
+			interval '30 seconds', 1, 0, 10, 10, 0, 0 FROM generate_series(1, $1::integer / 10) g`, n)
 	m.exec(`INSERT INTO steps (id, execution_id, ordinal, name, capability_id, priority, state, start_to_close, has_children, waiting_parents, opened_at)
 		SELECT lpad(to_hex(g), 32, '0')::uuid, lpad(to_hex(1 + (g - 1) / 10), 32, '0')::uuid, (g - 1) % 10, 's' || (g - 1) % 10, c.id, 0, 'READY',
 			interval '1 hour', false, 0, now() - interval '1 day'
@@ -97,7 +97,9 @@ func TestPlans_AtAMillionReadySteps(t *testing.T) {
 			m.walk("statistics " + state.name + ", " + mode)
 		}
 	}
+	m.measures()
 	m.stale()
+	m.measures()
 	m.hidesNothing()
 }
 

@@ -139,7 +139,7 @@ func literalsOf(ctx context.Context, conn *pgx.Conn, sql string, args []any) ([]
 	}
 	literals := make([]string, len(args))
 	for i, arg := range args {
-		text, err := conn.TypeMap().Encode(described.ParamOIDs[i], pgx.TextFormatCode, arg, nil)
+		text, err := conn.TypeMap().Encode(described.ParamOIDs[i], pgx.TextFormatCode, arg, []byte{}) // nil would be NULL, also for an empty text
 		if err != nil {
 			return nil, fmt.Errorf("argument %d: %w", i+1, err)
 		}
@@ -154,7 +154,7 @@ func literalsOf(ctx context.Context, conn *pgx.Conn, sql string, args []any) ([]
 // scans are the small tables that statements read as a whole, and say so.
 var scans = map[string][]string{
 	"SweepWork": {"leases"}, "ExpiredLeases": {"leases"}, "LockAllLeases": {"leases"}, "CreditLeases": {"leases"},
-	"CancelingExecutions": {"leases"}, "TouchLiveWorkers": {"workers"},
+	"CancelingExecutions": {"leases"}, "TouchLiveWorkers": {"workers"}, "RunningOfCapabilities": {"leases"},
 }
 
 // small is how many rows a table may have that is read as a whole.
@@ -204,8 +204,9 @@ func (p planned) indexes() string {
 var intended = map[string][]string{
 	"ClaimRequests":       {"scheduling_requests scheduling_requests_claim", "scheduling_requests scheduling_requests_pkey"},
 	"NextRequestsDue":     {"scheduling_requests scheduling_requests_claim"},
-	"FindWorkers":         {"workers workers_pkey"},
+	"FindWorkers":         {"workers workers_pkey", "drains drains_pkey"},
 	"LockWorkers":         {"workers workers_pkey"},
+	"WorkerLoads":         {"workers workers_pkey", "drains drains_pkey", "leases leases_worker"},
 	"CountLeases":         {"leases leases_worker"},
 	"LockClaimedRequests": {"scheduling_requests scheduling_requests_pkey"},
 	"AttemptsOfNumber":    {"attempts attempts_step_id_number_key"},
@@ -218,9 +219,9 @@ var intended = map[string][]string{
 	"FindAttempts":        {"attempts attempts_pkey", "steps steps_pkey"},
 	"LockLeases":          {"leases leases_pkey"},
 	"DeleteLeases":        {"leases leases_pkey"},
-	"EndAttempts":         {"attempts attempts_pkey"},
+	"EndAttempts":         {"attempts attempts_pkey", "steps steps_pkey"},
 	"InsertRequests":      {"steps steps_pkey"},
-	"RenewLeases":         {"leases leases_pkey", "workers workers_pkey"},
+	"RenewLeases":         {"leases leases_pkey", "workers workers_pkey", "drains drains_pkey"},
 	"SetProgress":         {"attempts attempts_pkey"},
 	"LeaseContents":       {"leases leases_pkey", "attempts attempts_pkey", "steps steps_pkey", "executions executions_pkey"},
 	"FreeRequests":        {"scheduling_requests scheduling_requests_pkey"},
@@ -229,4 +230,21 @@ var intended = map[string][]string{
 	"DropRequests":        {"scheduling_requests scheduling_requests_pkey"},
 	"OpenStepIDs":         {"steps steps_execution_id_ordinal_key"},
 	"DeleteExpiredLeases": {"leases leases_pkey"},
+	"MovedExecutions":     {"executions executions_pkey"},
+	"ExecutionsByID":      {"executions executions_pkey"},
+	"ListTimeline": {"timeline_entries timeline_entries_pkey", "executions executions_pkey", "steps steps_execution_id_ordinal_key",
+		"attempts attempts_step_id_number_key"},
+	"StepsByName": {"steps steps_execution_id_ordinal_key"},
+
+	"WaitingOfCapabilities":  {"scheduling_requests scheduling_requests_claim"},
+	"RunningOfCapabilities":  {"steps steps_pkey"},
+	"CapacityOfCapabilities": {"workers workers_open", "leases leases_worker"},
+	"OutcomesOfCapabilities": {"attempt_tallies attempt_tallies_capability"},
+	"ListCapabilities":       {"capabilities capabilities_namespace_name_key"},
+	"ListWorkers":            {"workers workers_namespace_name_key", "leases leases_worker"},
+	"LeasesOfWorker":         {"leases leases_worker", "attempts attempts_pkey", "steps steps_pkey", "executions executions_pkey"},
+	"CapableWorkers":         {"workers workers_open", "leases leases_worker"},
+	"CountAhead":             {"scheduling_requests scheduling_requests_claim", "workers workers_pkey"},
+	"RequestOfStep":          {"scheduling_requests scheduling_requests_pkey"},
+	"StepOfName":             {"steps steps_execution_id_ordinal_key"},
 }

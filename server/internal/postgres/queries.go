@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
@@ -103,11 +102,14 @@ func readStepViews(ctx context.Context, q *dbsqlc.Queries, view *scheduler.Execu
 		if query.Brief {
 			view.Steps[i].Failure = nil
 		}
+		if query.LastAttempt {
+			dropDetails(view.Steps[i].Failure)
+		}
 	}
 	if err := readParents(ctx, q, ids, at); err != nil {
 		return false, err
 	}
-	if err := readAttempts(ctx, q, ids, at, query.Brief); err != nil || !query.Payloads {
+	if err := readAttempts(ctx, q, ids, at, query); err != nil || !query.Payloads {
 		return more, err
 	}
 	payloads, err := readPayloads(ctx, q, ids, roleInput, roleOutput)
@@ -141,9 +143,9 @@ const (
 	fewAttempts     = 5
 )
 
-func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView, brief bool) error {
+func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at map[uuid.UUID]*scheduler.StepView, query scheduler.ExecutionQuery) error {
 	perStep := min(max(mostAttempts/max(len(ids), 1), fewAttempts), attemptsPerStep)
-	if brief {
+	if query.Brief || query.LastAttempt {
 		perStep = 1 // it tells whether the step runs
 	}
 	rows, err := q.ListAttempts(ctx, dbsqlc.ListAttemptsParams{StepIds: ids, PerStep: int32(perStep)})
@@ -156,6 +158,9 @@ func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at ma
 		if err != nil {
 			return err
 		}
+		if query.LastAttempt {
+			dropDetails(failure)
+		}
 		a := scheduler.AttemptView{
 			ID: r.ID, Number: int(r.Number), Round: int(r.Round), State: task.AttemptState(r.State), Reason: r.Reason,
 			WorkerID: r.WorkerID, WorkerName: r.WorkerName, Node: r.Node, LeaseVersion: r.LeaseVersion,
@@ -165,7 +170,7 @@ func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at ma
 		if r.Progress.Valid {
 			a.Progress = &r.Progress.Float64
 		}
-		if !brief {
+		if !query.Brief {
 			s.Attempts = append(s.Attempts, a)
 		}
 		if a.State == task.AttemptLeased { // stored as READY with a live attempt
@@ -175,65 +180,12 @@ func readAttempts(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, at ma
 	return nil
 }
 
-// ListExecutions reads a page, newest first.
-func (s *Store) ListExecutions(ctx context.Context, q scheduler.ListQuery) ([]scheduler.ExecutionView, error) {
-	now := time.Time{}
-	var rows []dbsqlc.Execution
-	err := s.snapshot(ctx, "list executions", func(db *dbsqlc.Queries) error {
-		at, err := db.Now(ctx)
-		if err != nil {
-			return err
-		}
-		now = at.Time.UTC()
-		rows, err = db.ListExecutions(ctx, listParams(q))
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	views := make([]scheduler.ExecutionView, len(rows))
-	for i := range rows {
-		v, err := executionView(&rows[i], now)
-		if err != nil {
-			return nil, err
-		}
-		views[i] = *v
-	}
-	return views, nil
-}
-
-func listParams(q scheduler.ListQuery) dbsqlc.ListExecutionsParams {
-	p := dbsqlc.ListExecutionsParams{
-		Namespace: q.Namespace, Name: q.Name, Labels: jsonMap(q.Labels), PageSize: int32(q.Limit), States: []string{},
-		BeforeTime:    pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		CreatedBefore: pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true},
-		CreatedAfter:  pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true},
-		BeforeID:      uuid.Max,
-	}
-	if p.Labels == nil {
-		p.Labels = []byte("{}")
-	}
-	for _, s := range q.States {
-		p.States = append(p.States, string(s))
-	}
-	if !q.BeforeTime.IsZero() {
-		p.BeforeTime, p.BeforeID = instant(q.BeforeTime), q.BeforeID
-	}
-	if !q.CreatedBefore.IsZero() {
-		p.CreatedBefore = instant(q.CreatedBefore)
-	}
-	if !q.CreatedAfter.IsZero() {
-		p.CreatedAfter = instant(q.CreatedAfter)
-	}
-	return p
-}
-
 // ListTimeline reads a page of what happened.
 func (s *Store) ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]scheduler.EntryView, error) {
 	var rows []dbsqlc.ListTimelineRow
 	err := s.snapshot(ctx, "list timeline", func(q *dbsqlc.Queries) error {
 		var err error
-		rows, err = q.ListTimeline(ctx, dbsqlc.ListTimelineParams{ExecutionID: execution, After: after, PageSize: int32(limit)})
+		rows, err = q.ListTimeline(ctx, dbsqlc.ListTimelineParams{Ids: []uuid.UUID{execution}, Afters: []int64{after}, PageSize: int32(limit)})
 		return err
 	})
 	if err != nil {
@@ -244,18 +196,20 @@ func (s *Store) ListTimeline(ctx context.Context, execution uuid.UUID, after int
 	}
 	entries := make([]scheduler.EntryView, len(rows))
 	for i := range rows {
-		r := &rows[i]
-		details, err := fromJSONMap(r.Details)
-		if err != nil {
+		if entries[i], err = entryView(&rows[i]); err != nil {
 			return nil, err
 		}
-		entries[i] = scheduler.EntryView{Count: int(r.Count), Entry: task.Entry{
-			Sequence: r.Sequence, Milestone: r.Milestone, Stage: task.Stage(r.Stage), Component: r.Component, Title: r.Title,
-			StepName: r.StepName, AttemptNumber: int(r.AttemptNumber), LeaseVersion: r.LeaseVersion,
-			WorkerID: maybeID(r.WorkerID), At: r.At.Time.UTC(), Details: details,
-		}}
 	}
 	return entries, nil
+}
+
+func entryView(r *dbsqlc.ListTimelineRow) (scheduler.EntryView, error) {
+	details, err := fromJSONMap(r.Details)
+	return scheduler.EntryView{Count: int(r.Count), Entry: task.Entry{
+		Sequence: r.Sequence, Milestone: r.Milestone, Stage: task.Stage(r.Stage), Component: r.Component, Title: r.Title,
+		StepName: r.StepName, AttemptNumber: int(r.AttemptNumber), LeaseVersion: r.LeaseVersion,
+		WorkerID: maybeID(r.WorkerID), At: r.At.Time.UTC(), Details: details,
+	}}, err
 }
 
 // StepInputs reads parents' outputs of a live attempt, as many as fit, one at least.

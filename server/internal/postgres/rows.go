@@ -20,7 +20,7 @@ func executionData(r *dbsqlc.Execution) (task.ExecutionData, error) {
 		StartedAt: fromInstant(r.StartedAt), EndedAt: fromInstant(r.EndedAt), Timeout: fromInterval(r.Timeout),
 		CancelGrace: fromInterval(r.CancelGrace), Deadline: fromInstant(r.Deadline),
 		CancelDeadline: fromInstant(r.CancelDeadline), CancelReason: r.CancelReason, Failure: failure,
-		Revision: r.Revision, Entries: r.Entries, Sequence: r.Sequence, EndEntry: r.EndEntry,
+		Revision: r.Revision, Sequence: r.Sequence, EndEntry: r.EndEntry,
 		StepCount: int(r.StepCount), OpenSteps: int(r.OpenSteps), UnsuccessfulSteps: int(r.UnsuccessfulSteps),
 		LiveAttempts: int(r.LiveAttempts),
 	}, nil

@@ -25,6 +25,7 @@ type stand struct {
 	url   string
 	store *postgres.Store
 	sql   *pgxpool.Pool
+	ear   ear // hears its stores
 }
 
 func newStand(t *testing.T) *stand {
@@ -66,6 +67,7 @@ func (s *stand) open(c postgres.Config) *postgres.Store {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(testWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelError}))
 	}
+	c.Observer = &s.ear
 	store, err := postgres.Open(context.Background(), c)
 	if err != nil {
 		s.t.Fatal(err)
@@ -323,7 +325,7 @@ func (s *stand) sane() {
 			(SELECT count(*) FROM leases l WHERE l.execution_id = e.id)`,
 		"sequence with gaps": `SELECT count(*) FROM executions e WHERE e.sequence > 0 AND EXISTS (SELECT FROM outbox_events) AND e.sequence <>
 			(SELECT count(*) FROM outbox_events o WHERE o.aggregate_id = e.id AND o.sequence BETWEEN 1 AND e.sequence)`,
-		"timeline with gaps": `SELECT count(*) FROM executions e WHERE e.entries <>
+		"timeline with gaps": `SELECT count(*) FROM executions e WHERE e.revision <>
 			(SELECT count(DISTINCT sequence) FROM timeline t WHERE t.execution_id = e.id)`,
 		"closed execution with open step": `SELECT count(*) FROM executions e JOIN steps s ON s.execution_id = e.id
 			WHERE e.state IN ('SUCCEEDED', 'FAILED', 'CANCELED') AND s.state IN ('BLOCKED', 'READY')`,

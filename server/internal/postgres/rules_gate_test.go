@@ -215,10 +215,8 @@ func (s *stand) noDeadlocks(stores ...*postgres.Store) {
 	if n := query[int](s, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
 		s.t.Errorf("PostgreSQL has seen %d deadlocks", n)
 	}
-	for _, store := range append(stores, s.store) {
-		if n := store.Counters().Retries.Load(); n != 0 {
-			s.t.Errorf("%d transactions were retried", n)
-		}
+	if n := s.ear.failed(postgres.FailedConflict); n != 0 {
+		s.t.Errorf("%d transactions were retried", n)
 	}
 }
 

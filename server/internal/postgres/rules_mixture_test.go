@@ -63,6 +63,7 @@ func TestLockOrder_RandomMixture(t *testing.T) {
 	wg.Wait()
 	s.sane()
 	s.eventsMatch()
+	s.told(&s.ear)
 	if n := query[int](s, "SELECT count(*) FROM attempts"); n < 50 {
 		t.Errorf("only %d attempts: the mixture tries nothing", n)
 	}

@@ -45,10 +45,11 @@ func cuts(t *testing.T, f func(t *testing.T, s *cutStand, c cutting)) {
 			t.Parallel()
 			s := newCutStand(t)
 			f(t, s, c)
-			if n := s.store.Counters().UnknownCommits.Load(); n != 1 {
+			if n := s.ear.failed(postgres.FailedUnknown); n != 1 {
 				t.Errorf("%d unknown commits were counted, want 1", n)
 			}
 			s.sane()
+			s.told(&s.ear, &s.direct.ear)
 		})
 	}
 }

@@ -33,8 +33,9 @@ func (g *gate) save(ctx context.Context) error {
 			continue
 		}
 		d := e.Data()
-		w.execution(&d)
+		w.execution(&d, c.Base)
 		w.changes(&d, &c)
+		g.t.tally.add(&d, &c)
 		if c.Closed && g.timed[id] {
 			w.untimed = append(w.untimed, id)
 		}
@@ -92,7 +93,7 @@ func (w *writes) flush(ctx context.Context, q *dbsqlc.Queries) error {
 		rows("update steps", len(w.steps.Ids), func() (int64, error) { return q.UpdateSteps(ctx, w.steps) }),
 		{"lock leases to stop", len(w.stopped.AttemptIds), func() error { _, err := q.LockLeasesWaiting(ctx, w.stopped.AttemptIds); return err }},
 		{"stop leases", len(w.stopped.AttemptIds), func() error { return q.StopLeases(ctx, w.stopped) }},
-		rows("end attempts", len(w.ended.Ids), func() (int64, error) { return q.EndAttempts(ctx, w.ended) }),
+		rows("end attempts", len(w.ended.Ids), func() (int64, error) { n, err := q.EndAttempts(ctx, w.ended); return int64(n), err }),
 		{"insert requests", len(w.requests.StepIds), func() error { return q.InsertRequests(ctx, w.requests) }},
 		{"put timers", len(w.timers.ExecutionIds), func() error { return q.PutTimers(ctx, w.timers) }},
 		{"drop timers", len(w.untimed), func() error { return q.DropTimers(ctx, w.untimed) }},
@@ -113,7 +114,7 @@ func (w *writes) flush(ctx context.Context, q *dbsqlc.Queries) error {
 	return nil
 }
 
-func (w *writes) execution(d *task.ExecutionData) {
+func (w *writes) execution(d *task.ExecutionData, base int64) {
 	p := &w.executions
 	p.Ids = append(p.Ids, d.ID)
 	p.States = append(p.States, string(d.State))
@@ -126,8 +127,8 @@ func (w *writes) execution(d *task.ExecutionData) {
 	p.CancelDeadlines = append(p.CancelDeadlines, maybeInstant(d.CancelDeadline))
 	p.CancelReasons = append(p.CancelReasons, d.CancelReason)
 	p.Failures = append(p.Failures, jsonOf(d.Failure))
+	p.Bases = append(p.Bases, base)
 	p.Revisions = append(p.Revisions, d.Revision)
-	p.Entries = append(p.Entries, d.Entries)
 	p.Sequences = append(p.Sequences, d.Sequence)
 	p.EndEntries = append(p.EndEntries, d.EndEntry)
 	p.OpenSteps = append(p.OpenSteps, int32(d.OpenSteps))

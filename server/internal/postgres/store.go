@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,6 +28,11 @@ var (
 	_ scheduler.ControlStore  = (*Store)(nil)
 	_ scheduler.QueryStore    = (*Store)(nil)
 	_ scheduler.SweepStore    = (*Store)(nil)
+	_ scheduler.WatchStore    = (*Store)(nil)
+
+	_ scheduler.SteeringStore     = (*Store)(nil)
+	_ scheduler.InterventionStore = (*Store)(nil)
+	_ scheduler.FleetStore        = (*Store)(nil)
 )
 
 // Config says where the database is and what is written.
@@ -39,7 +43,11 @@ type Config struct {
 	// 0: the timeline is asked for. It must grow with each promotion of a standby.
 	Epoch  int64
 	Events []task.EventType // written to the outbox; none: no rows
-	Logger *slog.Logger
+	// SessionTimeout is how long a worker counts as capacity after its last sign of life; default 90 s.
+	SessionTimeout time.Duration
+	Logger         *slog.Logger
+	Observer       Observer // none: nobody hears
+	Tracer         Tracer   // none: no spans
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -50,24 +58,18 @@ type Store struct {
 	log      *slog.Logger
 	epoch    int64
 	selected map[task.EventType]bool
-	counters Counters
+	observer Observer
+	tracer   Tracer
+
+	sessionTimeout time.Duration
 
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
 }
 
-// Counters count what is retried inside, for metrics and tests.
-type Counters struct {
-	Retries        atomic.Int64 // 40001 and 40P01
-	UnknownCommits atomic.Int64 // commits whose answer was lost, or came with a warning
-	SlowTx         atomic.Int64 // transactions longer than a second
-	Transactions   atomic.Int64
-	LockWait       atomic.Int64 // nanoseconds spent in statements that wait for locks
-}
-
-// Counters are the store's counters.
-func (s *Store) Counters() *Counters { return &s.counters }
-
-const defaultMaxConns = 10
+const (
+	defaultMaxConns       = 10
+	defaultSessionTimeout = 90 * time.Second
+)
 
 // Open connects. It does not wait for the database to be there: calls fail with
 // *scheduler.UnavailableError until it is.
@@ -89,7 +91,16 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
-		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)),
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, tracer: c.Tracer, sessionTimeout: defaultSessionTimeout,
+	}
+	if s.observer == nil {
+		s.observer = nobody{}
+	}
+	if c.SessionTimeout > 0 {
+		s.sessionTimeout = c.SessionTimeout
+	}
+	if s.tracer == nil {
+		s.tracer = untraced{}
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -302,6 +302,8 @@ func (s *Store) Tidy(ctx context.Context) error {
 	for what, forget := range map[string]func(context.Context, int32) (int64, error){
 		"forget answered polls": s.reads.DeleteOldAnsweredRequests,
 		"forget sessions":       s.reads.DeleteOldSessions,
+		"sum up tallies":        s.reads.SumTallies,
+		"forget tallies":        s.reads.DeleteOldTallies,
 	} {
 		for n := int64(tidyBatch); n == tidyBatch; {
 			var err error

@@ -30,6 +30,7 @@ type txn struct {
 	writeWAL bool
 
 	lockWait time.Duration // spent in statements that wait for locks
+	tally    tally         // what it ended
 }
 
 // locking measures a statement that may wait for a lock.
@@ -47,25 +48,29 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 	ctx, cancel := withTimeout(ctx)
 	defer cancel()
 	unknown := false
+	var told tally // of the try whose commit is unknown: what it ended, if a later try finds it done
 	var err error
 	for try := range maxTries {
 		if try > 0 && !pause(ctx, try) {
 			break
 		}
+		t := &txn{s: s, again: unknown, writeWAL: unknown}
 		var committing bool
-		committing, err = s.try(ctx, name, unknown, f)
+		committing, err = s.try(ctx, name, t, f)
 		if err == nil {
+			if !t.tally.empty() {
+				told = t.tally
+			}
+			s.tell(told)
 			return nil
 		}
 		if committing {
-			unknown = true
-			s.counters.UnknownCommits.Add(1)
+			unknown, told = true, t.tally
 			s.log.Warn("commit with unknown outcome, looking for it", "transaction", name, "error", err)
 			continue
 		}
 		kind := classify(err)
 		if kind == faultRetry {
-			s.counters.Retries.Add(1)
 			continue
 		}
 		if kind != faultTransient || ctx.Err() != nil {
@@ -76,8 +81,14 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 }
 
 // try is one transaction. committing tells that it failed when the commit was on its way.
-func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx context.Context, t *txn) error) (committing bool, err error) {
-	start := time.Now()
+func (s *Store) try(ctx context.Context, name string, t *txn, f func(ctx context.Context, t *txn) error) (committing bool, err error) {
+	start := time.Now() // monotonic
+	ctx, end := s.tracer.Transaction(ctx, name)
+	defer func() {
+		failed := failureOf(ctx, committing, err)
+		s.measure(name, time.Since(start), t.lockWait, failed)
+		end(onlyIf(failed != "", err))
+	}()
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
@@ -87,8 +98,7 @@ func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx con
 	if err != nil {
 		return false, err
 	}
-	t := &txn{q: dbsqlc.New(tx), tx: tx, s: s, again: again, writeWAL: again}
-	defer func() { s.measure(name, time.Since(start), t.lockWait) }()
+	t.q, t.tx = dbsqlc.New(tx), tx
 	if err := f(ctx, t); err != nil {
 		rollback(ctx, tx)
 		return false, err
@@ -102,12 +112,11 @@ func (s *Store) try(ctx context.Context, name string, again bool, f func(ctx con
 	return s.commit(ctx, tx)
 }
 
-// measure books a transaction: how long it took, and how much of that it waited for locks.
-func (s *Store) measure(name string, d, lockWait time.Duration) {
-	s.counters.Transactions.Add(1)
-	s.counters.LockWait.Add(int64(lockWait))
+// measure tells of a transaction: how long it took, how much of that it waited for locks, and
+// why it failed.
+func (s *Store) measure(name string, d, lockWait time.Duration, failed string) {
+	s.observer.Transaction(name, d, lockWait, failed)
 	if d > slowTx {
-		s.counters.SlowTx.Add(1)
 		s.log.Warn("slow transaction", "transaction", name, "duration", d, "lock_wait", lockWait)
 	}
 }
@@ -143,7 +152,12 @@ func (s *Store) snapshot(ctx context.Context, what string, f func(q *dbsqlc.Quer
 // readOnly runs reads in one snapshot, whoever asks.
 func (s *Store) readOnly(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	start := time.Now() // monotonic
+	ctx, end := s.tracer.Transaction(ctx, what)
 	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return f(dbsqlc.New(tx)) })
+	failed := failureOf(ctx, false, err)
+	s.observer.Transaction(what, time.Since(start), 0, failed)
+	end(onlyIf(failed != "", err))
 	return outwardOrNil(ctx, what, err)
 }
 

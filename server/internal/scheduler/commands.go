@@ -103,6 +103,21 @@ type Cancellation struct {
 	Reason    string
 }
 
+// Retry asks for the next round of an execution.
+type Retry struct {
+	Execution uuid.UUID
+	Steps     []string // names; none: all that failed or were cancelled
+	RequestID string   // empty: one is made
+	Reason    string
+}
+
+// Retried is what came of a retry.
+type Retried struct {
+	Execution *ExecutionView // without steps
+	Round     int            // that the request opened
+	Replayed  bool           // by an earlier call
+}
+
 // ExecutionQuery names an execution and what to read of it.
 type ExecutionQuery struct {
 	ID             uuid.UUID // or
@@ -113,6 +128,7 @@ type ExecutionQuery struct {
 	StepLimit      int      // 0: no steps
 	Payloads       bool     // inputs and outputs too
 	Brief          bool     // no attempts and no failures
+	LastAttempt    bool     // of attempts the last one of each step only, and no details of failures
 }
 
 // ListQuery selects executions, newest first.
@@ -121,11 +137,23 @@ type ListQuery struct {
 	States        []task.ExecutionState
 	Name          string
 	Labels        map[string]string
-	CreatedAfter  time.Time // inclusive; zero: any
-	CreatedBefore time.Time // exclusive; zero: any
-	BeforeTime    time.Time // the key of the last one of the page before; zero: from the newest
-	BeforeID      uuid.UUID
+	CreatedAfter  time.Time     // inclusive; zero: any
+	CreatedBefore time.Time     // exclusive; zero: any
+	Before        *ListPosition // how far the page before came; nil: from the newest
 	Limit         int
+}
+
+// ListPosition is an execution's place in lists.
+type ListPosition struct {
+	CreatedAt time.Time
+	ID        uuid.UUID
+}
+
+// ExecutionPage is some of the executions that were asked for. Next, if set, is how far the
+// store has looked: there may be more, also when the page is short.
+type ExecutionPage struct {
+	Executions []ExecutionView
+	Next       *ListPosition
 }
 
 // InputsQuery asks for parents' outputs of a live attempt.

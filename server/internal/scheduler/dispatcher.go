@@ -35,7 +35,10 @@ type dispatcher struct {
 	polls    *registry
 	maxBytes int
 
-	tell func(...Hint) // this replica and the others
+	tell     func(...Hint) // this replica and the others
+	observer Observer
+	rounds   DispatchObserver
+	tracer   Tracer
 
 	wake   chan struct{}
 	mu     sync.Mutex
@@ -55,6 +58,7 @@ func newDispatcher(store dispatchStore, p *presence, log *slog.Logger, limit, ma
 	return &dispatcher{
 		store: store, presence: p, log: log, polls: newRegistry(limit),
 		maxBytes: max(maxMessage-answerReserve, maxMessage/2), wake: make(chan struct{}, 1), quiet: map[Group]bool{},
+		observer: nobody{}, rounds: nobody{}, tracer: untraced{},
 	}
 }
 
@@ -150,6 +154,7 @@ func (d *dispatcher) work(ctx context.Context, planned time.Duration) (look, loo
 		lookup, err := d.lookUp(ctx)
 		if err == nil {
 			if !d.takeHint() {
+				d.observer.Looped(LoopDispatcher)
 				return planned, lookup
 			}
 			planned, err = d.round(ctx)
@@ -162,6 +167,7 @@ func (d *dispatcher) work(ctx context.Context, planned time.Duration) (look, loo
 			wait(ctx, errorPause)
 			continue
 		}
+		d.observer.Looped(LoopDispatcher)
 		if planned == 0 {
 			planned = lookAtLeast
 			d.expectWork()
@@ -209,10 +215,10 @@ func (d *dispatcher) lookedUp(p *parkedPoll, st PollState) {
 	switch {
 	case st.Err != nil:
 		p.finish(pollResult{err: st.Err})
+	case len(st.Live) > 0: // a drain takes no grant back
+		d.replay(p, st.Live)
 	case st.Worker.Draining:
 		p.finish(pollResult{PollAnswer: PollAnswer{Draining: true}})
-	case len(st.Live) > 0:
-		d.replay(p, st.Live)
 	case st.Answered: // and what it was granted is over
 		p.finish(pollResult{})
 	default:
@@ -226,43 +232,56 @@ func (d *dispatcher) lookedUp(p *parkedPoll, st PollState) {
 func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
+	began, did := stopwatch(), Round{}
+	defer func() {
+		did.Took, did.Err = stopwatch().Sub(began), err
+		d.rounds.Round(did)
+	}()
 	round := d.polls.beginRound()
 	due, again, err := d.look(ctx)
 	if err != nil {
 		return 0, err
 	}
-	granted, left, dropped := 0, 0, 0
+	dropped := 0
 	if polls, offers := d.polls.offers(due, d.maxBytes, offerLimit); len(offers) > 0 {
-		if granted, left, dropped, err = d.give(ctx, polls, offers); err != nil {
+		if dropped, err = d.give(ctx, polls, offers, &did); err != nil {
 			return 0, err
 		}
 	}
 	d.polls.answerOnce(round)
 	switch {
-	case granted > 0 || dropped > 0:
+	case did.Granted > 0 || dropped > 0:
 		return 0, nil
-	case left > 0:
+	case did.Left > 0:
 		return leftoverPause, nil
 	default:
 		return again, nil
 	}
 }
 
-// give claims for offers, and dispatches what can be placed.
-func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []task.Offer) (granted, left, dropped int, err error) {
+// give claims for offers, and dispatches what can be placed. It notes what the round did.
+func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []task.Offer, did *Round) (dropped int, err error) {
+	ctx, end := d.tracer.Root(ctx, "dispatch round") // not for one that looks in vain
+	defer func() {
+		end(err, slog.Int("claimed", did.Claimed), slog.Int("granted", did.Granted), slog.Int("left", did.Left))
+	}()
 	claim := newID()
 	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, err
 	}
+	did.Claimed = len(claimed.Requests)
+	_, endPlace := d.tracer.Child(ctx, "place")
 	placed := withinBytes(claimed.Requests, task.Place(claimed.Requests, offers, claimed.Free))
+	endPlace(nil, slog.Int("placed", len(placed)))
 	done, err := d.dispatch(ctx, claim, claimed, placed, polls)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, err
 	}
-	granted = len(done.Granted)
-	d.leaveOut(polls, offers, claimed, granted)
-	return granted, len(placed) - granted - done.Dropped, done.Dropped, nil
+	did.Granted = len(done.Granted)
+	did.Left = len(placed) - did.Granted - done.Dropped
+	d.leaveOut(polls, offers, claimed, did.Granted)
+	return done.Dropped, nil
 }
 
 // withinBytes bounds what the answers of a round weigh together in memory, one at least.
@@ -324,8 +343,14 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 			return Dispatched{}, err
 		}
 	}
+	for _, waited := range done.Waited {
+		d.rounds.Leased(waited)
+	}
 	d.freeRest(ctx, claim, claimed, items, done)
-	d.deliverAll(held, placed, items, done, polls)
+	d.deliverAll(ctx, held, placed, items, done, polls)
+	if len(done.Granted) > 0 {
+		d.tell(HintChange)
+	}
 	d.polls.putLast(notGranted(placed, items, done, polls))
 	for _, key := range done.Answered {
 		d.polls.recheckKey(key)

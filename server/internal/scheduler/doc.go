@@ -13,6 +13,7 @@
 //	    deliver   no transaction      answer the polls
 //	Renew, Report ─► group commit ─► by lease row
 //	Sweeper  leases that are over, timers, sessions
+//	Watch ─► waits (no connection) ─► the replica's one hub reads what happened, for all that watch
 //
 // Invariants: nothing here holds a transaction while it waits; time comes from the store, and
 // the process's own clock is used as a stopwatch only; a hint never is the truth: every loop

@@ -29,10 +29,12 @@ func (s *Scheduler) EnqueueAll(ctx context.Context, specs []*task.ExecutionSpec)
 		return nil, &UnavailableError{Cause: err, RetryAfter: time.Second, Locked: true}
 	}
 	if err != nil {
+		s.noteEnqueued(Result[Enqueued]{Err: err})
 		return nil, err
 	}
 	enqueued := make([]Enqueued, len(results))
 	for i, r := range results {
+		s.noteEnqueued(Result[Enqueued]{Value: r.Value})
 		enqueued[i] = r.Value // all are accepted; one that existed may have its id only
 	}
 	s.hint(HintWork)
@@ -61,8 +63,24 @@ func weighExecution(n NewExecution) int {
 
 func (s *Scheduler) flushEnqueues(ctx context.Context, batch []NewExecution, wait bool) ([]Result[Enqueued], error) {
 	results, err := s.store.Enqueue(ctx, batch, false, wait)
+	for _, r := range results {
+		s.noteEnqueued(r)
+	}
 	if err == nil {
 		s.hint(HintWork)
 	}
 	return results, err
+}
+
+func (s *Scheduler) noteEnqueued(r Result[Enqueued]) {
+	var reused *KeyReusedError
+	switch {
+	case errors.As(r.Err, &reused):
+		s.observer.Enqueued(EnqueueConflict)
+	case r.Err != nil: // not answered yet, or not at all
+	case r.Value.Created:
+		s.observer.Enqueued(EnqueueCreated)
+	default:
+		s.observer.Enqueued(EnqueueExisting)
+	}
 }

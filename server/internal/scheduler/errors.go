@@ -13,11 +13,13 @@ type Kind string
 
 // The kinds of things that can be missing.
 const (
-	KindExecution Kind = "EXECUTION"
-	KindStep      Kind = "STEP"
-	KindAttempt   Kind = "ATTEMPT"
-	KindWorker    Kind = "WORKER"
-	KindSession   Kind = "SESSION"
+	KindExecution  Kind = "EXECUTION"
+	KindStep       Kind = "STEP"
+	KindAttempt    Kind = "ATTEMPT"
+	KindWorker     Kind = "WORKER"
+	KindSession    Kind = "SESSION"
+	KindCapability Kind = "CAPABILITY"
+	KindEvent      Kind = "EVENT"
 )
 
 // NotFoundError says that an id is unknown. For a session it means: register again.
@@ -63,8 +65,9 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e
 
 // Further reasons of refusals, those of the application.
 const (
-	ReasonLeasesLive   task.Reason = "LEASES_LIVE"
-	ReasonTooManyPolls task.Reason = "TOO_MANY_POLLS"
+	ReasonLeasesLive     task.Reason = "LEASES_LIVE"
+	ReasonTooManyPolls   task.Reason = "TOO_MANY_POLLS"
+	ReasonTooManyStreams task.Reason = "TOO_MANY_STREAMS"
 )
 
 // ExhaustedError says that a limit of this replica is reached.

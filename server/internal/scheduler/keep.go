@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 )
 
 // Renew keeps attempts. Each renewal has its own answer.
@@ -31,14 +32,25 @@ func (s *Scheduler) flushRenewals(ctx context.Context, batch []Renewal, wait boo
 		if r.Err == nil {
 			s.presence.seen(r.Value.WorkerID)
 		}
+		s.noteLate(LateRenewal, r.Err)
 	}
 	return results, err
 }
 
 func (s *Scheduler) flushReports(ctx context.Context, batch []Report, wait bool) ([]Result[Reported], error) {
 	results, err := s.store.Report(ctx, batch, wait)
+	for _, r := range results {
+		s.noteLate(LateReport, r.Err)
+	}
 	if err == nil {
-		s.hint(HintSlots, HintWork)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 	return results, err
+}
+
+func (s *Scheduler) noteLate(call LateCall, err error) {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		s.observer.LateRefused(call, refused.Reason)
+	}
 }

@@ -217,8 +217,9 @@ func (r *registry) offers(due map[Group]bool, maxBytes, limit int) ([]*parkedPol
 
 // serves tells whether a session can serve one of the groups.
 func (s *sessionInfo) serves(groups map[Group]bool) bool {
+	reach := task.Reach{Namespace: s.state.Namespace, Node: s.state.Node, Capabilities: s.set}
 	for g := range groups {
-		if g.Namespace == s.state.Namespace && s.set[g.Capability] && task.MatchesNode(g.Node, s.state.Node) {
+		if reach.Hinders(task.Need(g)) == task.NotHindered {
 			return true
 		}
 	}
@@ -336,6 +337,13 @@ func (r *registry) leaveOut(p *parkedPoll) {
 		p.full = true
 		r.left[p] = struct{}{}
 	}
+}
+
+// count is how many polls are parked.
+func (r *registry) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.polls)
 }
 
 func (r *registry) workers() []uuid.UUID {

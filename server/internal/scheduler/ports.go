@@ -70,12 +70,14 @@ type SessionStore interface {
 type ControlStore interface {
 	// Cancel stops executions; each item has its own answer, as with LeaseStore.
 	Cancel(ctx context.Context, batch []Cancellation, wait bool) ([]Result[*ExecutionView], error)
+	// Retry opens the next round of an execution, or finds the one that the request opened.
+	Retry(ctx context.Context, r Retry) (Retried, error)
 }
 
 // QueryStore reads.
 type QueryStore interface {
 	GetExecution(ctx context.Context, q ExecutionQuery) (view *ExecutionView, more bool, err error)
-	ListExecutions(ctx context.Context, q ListQuery) ([]ExecutionView, error)
+	ListExecutions(ctx context.Context, q ListQuery) (ExecutionPage, error)
 	ListTimeline(ctx context.Context, execution uuid.UUID, after int64, limit int) ([]EntryView, error)
 	StepInputs(ctx context.Context, q InputsQuery) (Inputs, error)
 }
@@ -91,6 +93,24 @@ type SweepStore interface {
 	FireTimers(ctx context.Context, b SweepBatch) (Swept, error)
 	// Tidy forgets what is too old to matter, some at a time.
 	Tidy(ctx context.Context) error
+}
+
+// WatchStore is what watches read, as committed.
+type WatchStore interface {
+	// Moved tells which executions are not at the revision that is known of them, and at which
+	// they are; 0 is one that is gone.
+	Moved(ctx context.Context, known []Revision) ([]Revision, error)
+	// Changes reads executions, each with its entries after a revision in order, in one snapshot
+	// of all: at most limit entries of each. Those that are gone are left out.
+	Changes(ctx context.Context, after []Revision, limit int) ([]Changes, error)
+	// GetExecution reads an execution with a page of its steps.
+	GetExecution(ctx context.Context, q ExecutionQuery) (view *ExecutionView, more bool, err error)
+}
+
+// Revision is how far an execution has come.
+type Revision struct {
+	ID       uuid.UUID
+	Revision int64
 }
 
 // SweepStart is how a sweep begins.
@@ -167,6 +187,7 @@ type Dispatched struct {
 	Granted  map[uuid.UUID]bool // by attempt id
 	Answered []PollKey          // polls whose request id was answered before: they get no further grant
 	Dropped  int                // requests that nothing needs any more
+	Waited   []time.Duration    // of the steps that were granted now: from when they were due
 }
 
 // PollKey names a poll.
@@ -215,6 +236,7 @@ const (
 	HintWork    Hint = "work"    // something is due that was not before
 	HintSlots   Hint = "slots"   // a worker has a free slot again
 	HintSession Hint = "session" // a session was opened, drained or ended
+	HintChange  Hint = "change"  // an execution has a further entry in its timeline
 )
 
 // Hints carries hints between replicas. They may be lost, merged and repeated.

@@ -12,14 +12,15 @@ import (
 // presence knows in memory which workers gave a sign of life, and writes that in batches:
 // being there costs a worker no statement of its own.
 type presence struct {
-	store DeliveryStore
-	log   *slog.Logger
-	mu    sync.Mutex
-	signs map[uuid.UUID]bool
+	store    DeliveryStore
+	log      *slog.Logger
+	observer Observer
+	mu       sync.Mutex
+	signs    map[uuid.UUID]bool
 }
 
 func newPresence(store DeliveryStore, log *slog.Logger) *presence {
-	return &presence{store: store, log: log, signs: map[uuid.UUID]bool{}}
+	return &presence{store: store, log: log, observer: nobody{}, signs: map[uuid.UUID]bool{}}
 }
 
 func (p *presence) seen(worker uuid.UUID) {
@@ -48,6 +49,7 @@ func (p *presence) run(ctx context.Context, d *dispatcher) {
 		}
 		ids := p.take()
 		if len(ids) == 0 {
+			p.observer.Looped(LoopPresence)
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, presenceEvery)
@@ -59,6 +61,7 @@ func (p *presence) run(ctx context.Context, d *dispatcher) {
 			}
 			continue
 		}
+		p.observer.Looped(LoopPresence)
 		d.learn(states)
 	}
 }

@@ -17,7 +17,10 @@ type Store interface {
 	DeliveryStore
 	SessionStore
 	ControlStore
+	SteeringStore
+	InterventionStore
 	SweepStore
+	WatchStore
 }
 
 // Config says how a replica works. Zero values are usable.
@@ -26,8 +29,12 @@ type Config struct {
 	Hints           Hints         // none: this is the only replica, or others find out by looking
 	SweepInterval   time.Duration // default 1 s
 	MaxParkedPolls  int           // default 20,000
+	MaxStreams      int           // watches that are open at once; default 2,000
 	MaxMessageBytes int           // of an answer with leases; default 4 MiB
 	Logger          *slog.Logger
+	Observer        Observer         // none: nobody hears
+	Dispatches      DispatchObserver // none: nobody hears
+	Tracer          Tracer           // none: no spans
 	// Changed is called after commits that may have written events: a hint for the relay. It
 	// returns at once.
 	Changed func()
@@ -45,7 +52,9 @@ type Scheduler struct {
 	cancels    *batcher[Cancellation, *ExecutionView]
 	dispatcher *dispatcher
 	presence   *presence
+	watches    *hub
 	sweepEvery time.Duration
+	observer   Observer
 	changed    func()
 }
 
@@ -57,6 +66,7 @@ const (
 	flushBytes      = 8 << 20
 	bytesPerStep    = flushBytes / flushSteps
 	defaultParked   = 20_000
+	defaultStreams  = 2_000
 	defaultMessage  = 4 << 20
 	defaultSweep    = time.Second
 	presenceEvery   = 5 * time.Second
@@ -72,17 +82,29 @@ func New(c Config) *Scheduler {
 	if c.Hints == nil {
 		c.Hints = noHints{}
 	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	if c.Dispatches == nil {
+		c.Dispatches = nobody{}
+	}
+	if c.Tracer == nil {
+		c.Tracer = untraced{}
+	}
 	c.SweepInterval = orDefault(c.SweepInterval, defaultSweep)
 	c.MaxParkedPolls = orDefault(c.MaxParkedPolls, defaultParked)
+	c.MaxStreams = orDefault(c.MaxStreams, defaultStreams)
 	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMessage)
-	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval, changed: c.Changed}
+	s := &Scheduler{store: c.Store, hints: c.Hints, log: c.Logger, sweepEvery: c.SweepInterval, observer: c.Observer, changed: c.Changed}
 	s.presence = newPresence(c.Store, c.Logger)
+	s.presence.observer = c.Observer
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
-	s.dispatcher.tell = s.hint
-	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues)
-	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals)
-	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels)
-	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports)
+	s.dispatcher.tell, s.dispatcher.observer, s.dispatcher.rounds, s.dispatcher.tracer = s.hint, c.Observer, c.Dispatches, c.Tracer
+	s.watches = newHub(c.Store, c.Logger, c.MaxStreams)
+	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer, c.Tracer)
+	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer, c.Tracer)
+	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer, c.Tracer)
+	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports).observed(LoopReports, c.Observer, c.Tracer)
 	return s
 }
 
@@ -103,8 +125,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	wg.Go(func() { s.dispatcher.run(ctx) })
 	wg.Go(func() { s.presence.run(ctx, s.dispatcher) })
 	wg.Go(func() { s.sweep(ctx) })
+	wg.Go(func() { s.watches.run(ctx) })
 	wg.Go(func() {
-		if err := s.hints.Run(ctx, s.dispatcher.hear); err != nil {
+		if err := s.hints.Run(ctx, s.hear); err != nil {
 			s.log.Error("hints ended", "error", err)
 		}
 	})
@@ -115,15 +138,24 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // StopPolls answers the parked polls empty, and further ones at once: the server is stopping.
 func (s *Scheduler) StopPolls() { s.dispatcher.stop() }
 
-// hint tells this replica's dispatcher at once, and the others soon.
+// hint tells this replica's loops at once, and the others soon.
 func (s *Scheduler) hint(hints ...Hint) {
 	for _, h := range hints {
-		s.dispatcher.hear(h)
+		s.hear(h)
 	}
 	if s.changed != nil {
 		s.changed()
 	}
 	s.hints.Send(hints...)
+}
+
+// hear passes a hint on to whom it is for.
+func (s *Scheduler) hear(h Hint) {
+	if h == HintChange {
+		s.watches.ring()
+		return
+	}
+	s.dispatcher.hear(h)
 }
 
 // noHints is for a replica that is alone.

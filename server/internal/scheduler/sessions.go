@@ -46,7 +46,7 @@ func (s *Scheduler) Drain(ctx context.Context, workerID, sessionID uuid.UUID) (l
 func (s *Scheduler) Deregister(ctx context.Context, workerID, sessionID uuid.UUID, force bool) (endedLeases int, err error) {
 	endedLeases, err = s.store.Deregister(ctx, workerID, sessionID, force)
 	if err == nil {
-		s.hint(HintSession, HintWork)
+		s.hint(HintSession, HintWork, HintChange)
 	}
 	return endedLeases, err
 }

@@ -14,8 +14,8 @@ const missesBeforeWait = 3
 // sweep ends what is over, one replica at a time: leases, timeouts, deadlines, graces; and
 // moves executions on whose start time has come.
 func (s *Scheduler) sweep(ctx context.Context) {
-	leases := &sweepJob{what: "leases were not ended", do: s.store.ExpireLeases}
-	timers := &sweepJob{what: "timers were not looked at", do: s.store.FireTimers}
+	leases := &sweepJob{work: SweepLeases, what: "leases were not ended", do: s.store.ExpireLeases}
+	timers := &sweepJob{work: SweepTimers, what: "timers were not looked at", do: s.store.FireTimers}
 	lastTidy := stopwatch()
 	for wait(ctx, s.sweepEvery) {
 		start, err := s.beginSweep(ctx)
@@ -23,10 +23,12 @@ func (s *Scheduler) sweep(ctx context.Context) {
 			s.logUnlessStopping(ctx, "sweep did not begin", err)
 			continue
 		}
+		s.observer.Looped(LoopSweeper)
 		if !start.Mine {
 			continue
 		}
 		if start.Credited {
+			s.observer.Swept(SweepCredits, 1)
 			s.log.Info("the service was away: live leases last anew", "gap", start.Gap)
 		}
 		if start.LeasesOver {
@@ -60,6 +62,7 @@ func (s *Scheduler) tidy(ctx context.Context) {
 
 // sweepJob is one kind of what is over, with how often executions were missed in a row.
 type sweepJob struct {
+	work   SweepWork
 	what   string
 	do     func(context.Context, SweepBatch) (Swept, error)
 	misses map[uuid.UUID]int
@@ -82,7 +85,7 @@ func (s *Scheduler) sweepPart(ctx context.Context, job *sweepJob) {
 			}
 			continue
 		}
-		s.swept(swept)
+		s.swept(job, swept)
 		for _, id := range swept.Missed {
 			missed[id] = job.misses[id] + 1
 		}
@@ -126,13 +129,14 @@ func (s *Scheduler) sweepMissed(ctx context.Context, job *sweepJob) {
 			continue
 		}
 		delete(job.misses, id)
-		s.swept(swept)
+		s.swept(job, swept)
 	}
 }
 
-func (s *Scheduler) swept(swept Swept) {
+func (s *Scheduler) swept(job *sweepJob, swept Swept) {
 	if swept.Done > 0 {
-		s.hint(HintSlots, HintWork)
+		s.observer.Swept(job.work, swept.Done)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 }
 

@@ -62,6 +62,19 @@ type EntryView struct {
 	Count int
 }
 
+// Changes is what happened to an execution after a revision, without a gap.
+type Changes struct {
+	Execution *ExecutionView // as read together with the entries; no steps
+	Entries   []ChangeView   // in order; perhaps not yet all up to its revision
+}
+
+// ChangeView is a timeline entry, and the step that it is about as read together with it, which
+// may be later than the entry.
+type ChangeView struct {
+	EntryView
+	Step *StepView // nil: none. No parents, one attempt at most, no details of failures
+}
+
 // LeaseView is what a worker gets.
 type LeaseView struct {
 	ExecutionID           uuid.UUID

@@ -20,7 +20,8 @@ type Request struct {
 // Changes is what has to be written, together and before anything is answered.
 type Changes struct {
 	Touched  bool
-	Stopped  bool // the leases of the live attempts get the cancel's deadline
+	Base     int64 // revision that it was decided on
+	Stopped  bool  // the leases of the live attempts get the cancel's deadline
 	Closed   bool
 	Leased   []*Attempt
 	Ended    []*Attempt
@@ -32,7 +33,7 @@ type Changes struct {
 	Events   []Event
 }
 
-// TakeChanges hands out what has to be written, with one more revision if anything has.
+// TakeChanges hands out what has to be written.
 // Events are only those of the selected types, and numbered.
 func (e *Execution) TakeChanges(selected func(EventType) bool) Changes {
 	c := e.changes
@@ -43,7 +44,7 @@ func (e *Execution) TakeChanges(selected func(EventType) bool) Changes {
 	if !c.Touched {
 		return c
 	}
-	e.d.Revision++
+	c.Base, e.base = e.base, e.d.Revision
 	kept := c.Events[:0]
 	for _, ev := range c.Events {
 		if !selected(ev.Type) {
@@ -60,8 +61,8 @@ func (e *Execution) TakeChanges(selected func(EventType) bool) Changes {
 func (e *Execution) touch() { e.changes.Touched = true }
 
 func (e *Execution) nextEntry() int64 {
-	e.d.Entries++
-	return e.d.Entries
+	e.d.Revision++
+	return e.d.Revision
 }
 
 func (e *Execution) entry(en Entry) {
@@ -74,9 +75,19 @@ func (e *Execution) milestone(what string) string {
 	return fmt.Sprintf("r%d/execution/%s", e.d.Round, what)
 }
 
+// Milestones that are looked for by their names.
+const (
+	milestoneCancel    = "cancel_requested"
+	milestoneTerminate = "terminate_requested"
+)
+
+func stepMilestone(round int, s *Step) string {
+	return fmt.Sprintf("r%d/step/%s/%s", round, s.d.Name, s.d.State)
+}
+
 func (e *Execution) stepEntry(now time.Time, s *Step) {
 	en := Entry{
-		Milestone: fmt.Sprintf("r%d/step/%s/%s", e.d.Round, s.d.Name, s.d.State),
+		Milestone: stepMilestone(e.d.Round, s),
 		Stage:     StageExecution, Component: "scheduler", StepName: s.d.Name, At: now,
 		Title: "Step " + string(s.d.State),
 	}

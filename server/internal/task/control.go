@@ -1,6 +1,7 @@
 package task
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +20,7 @@ func (e *Execution) Cancel(now time.Time, reason string) error {
 	e.d.State, e.d.CancelReason = ExecutionCanceling, reason
 	e.touch()
 	e.entry(Entry{
-		Milestone: e.milestone("cancel_requested"), Stage: StageControl, Component: "producer",
+		Milestone: e.milestone(milestoneCancel), Stage: StageControl, Component: "producer",
 		Title: "Cancel requested", At: now, Details: reasonDetails(reason),
 	})
 	if !e.d.Stopping {
@@ -44,7 +45,7 @@ func (e *Execution) Terminate(now time.Time, reason string) error {
 	}
 	e.d.Stopping = true
 	e.entry(Entry{
-		Milestone: e.milestone("terminate_requested"), Stage: StageControl, Component: "operator",
+		Milestone: e.milestone(milestoneTerminate), Stage: StageControl, Component: "operator",
 		Title: "Terminate requested", At: now, Details: reasonDetails(reason),
 	})
 	for _, s := range e.Steps() {
@@ -61,6 +62,21 @@ func (e *Execution) Terminate(now time.Time, reason string) error {
 	e.frontier = Frontier{}
 	e.closeIfEnded(now)
 	return nil
+}
+
+// RevokeLease ends a live attempt LOST by an operator's word. Its lease must have been deleted.
+func (e *Execution) RevokeLease(now time.Time, stepID uuid.UUID, reason string, chance float64) error {
+	s, a, err := e.live(stepID, "revoke lease")
+	if err != nil {
+		return err
+	}
+	worker := a.d.WorkerID
+	e.entry(Entry{
+		Milestone: fmt.Sprintf("r%d/step/%s/attempt/%d/revoked", a.d.Round, s.d.Name, a.d.Number), Stage: StageControl,
+		Component: "operator", Title: "Lease revoked", StepName: s.d.Name, AttemptNumber: a.d.Number,
+		LeaseVersion: a.d.LeaseVersion, WorkerID: &worker, At: now, Details: reasonDetails(reason),
+	})
+	return e.LoseLease(now, stepID, EndRevoked, chance)
 }
 
 // ExceedDeadline ends it because its deadline has come: live attempts TIMED_OUT, their steps

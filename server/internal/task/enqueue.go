@@ -22,7 +22,7 @@ func NewExecution(spec *ExecutionSpec, ids IDs, now time.Time) (*Execution, []Ed
 	e := RestoreExecution(ExecutionData{
 		ID: ids.Execution, Namespace: spec.Namespace, Name: spec.Name, State: ExecutionCreated, Round: 1,
 		FailFast: spec.FailFast, CreatedAt: now, DueAt: due, Timeout: spec.Timeout, CancelGrace: spec.CancelGrace,
-		Entries: 1, StepCount: len(spec.Steps), OpenSteps: len(spec.Steps),
+		Revision: 1, StepCount: len(spec.Steps), OpenSteps: len(spec.Steps),
 	})
 	e.touch()
 	e.setDeadline(due)

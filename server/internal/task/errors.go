@@ -36,6 +36,8 @@ const (
 	ReasonExecutionClosed    Reason = "EXECUTION_CLOSED"
 	ReasonLeaseExpired       Reason = "LEASE_EXPIRED"
 	ReasonCancelNotRequested Reason = "CANCEL_NOT_REQUESTED"
+	ReasonNotRetryable       Reason = "EXECUTION_NOT_RETRYABLE"
+	ReasonStepNotRetryable   Reason = "STEP_NOT_RETRYABLE"
 )
 
 // Violation is one thing that is wrong with an input.

@@ -51,8 +51,7 @@ type ExecutionData struct {
 	Failure        *Failure
 
 	// Counters. They never go back.
-	Revision int64
-	Entries  int64 // numbers given out in the timeline
+	Revision int64 // number of the last timeline entry: each change leaves one at least
 	Sequence int64 // events written
 
 	EndEntry          int64 // number of the end of this round in the timeline, or 0
@@ -66,6 +65,7 @@ type ExecutionData struct {
 type Execution struct {
 	d        ExecutionData
 	steps    map[uuid.UUID]*Step
+	base     int64 // revision when it was read, or handed out last
 	changes  Changes
 	frontier Frontier
 	ending   bool // its deadline ends it: fail_fast has nothing more to stop
@@ -73,7 +73,7 @@ type Execution struct {
 
 // RestoreExecution makes an execution from what was stored. Steps are added as they are read.
 func RestoreExecution(d ExecutionData) *Execution {
-	return &Execution{d: d, steps: map[uuid.UUID]*Step{}}
+	return &Execution{d: d, base: d.Revision, steps: map[uuid.UUID]*Step{}}
 }
 
 // Data is what is to be stored.
@@ -145,9 +145,7 @@ type LeaseData struct {
 // Lease grants the next attempt of a READY step. After a deadline over it there is no grant:
 // such a lease would be over before it began. The timer of that deadline ends the step.
 func (e *Execution) Lease(now time.Time, stepID uuid.UUID, g Grant) (*Attempt, LeaseData, error) {
-	switch e.d.State {
-	case ExecutionCreated, ExecutionQueued, ExecutionRunning:
-	default:
+	if !e.d.State.grants() {
 		return nil, LeaseData{}, e.refuse("lease")
 	}
 	s, err := e.read(stepID, "lease")
@@ -157,7 +155,7 @@ func (e *Execution) Lease(now time.Time, stepID uuid.UUID, g Grant) (*Attempt, L
 	if e.d.Stopping || g.Number != s.d.AttemptsEnded+1 {
 		return nil, LeaseData{}, s.refuse("lease")
 	}
-	if reached(e.d.Deadline, now) || reached(s.closeDeadline(), now) {
+	if e.deadlineOver(s, now) != nil {
 		return nil, LeaseData{}, s.refuse("lease after its deadline")
 	}
 	a := &Attempt{AttemptData{
@@ -186,6 +184,16 @@ func (e *Execution) leased(now time.Time, s *Step, a *Attempt) {
 		e.event(EventExecutionStarted, now, nil, nil)
 	}
 	e.event(EventAttemptLeased, now, s, a)
+}
+
+// deadlineOver is the deadline over a step that has come, or nil.
+func (e *Execution) deadlineOver(s *Step, now time.Time) *time.Time {
+	for _, at := range []*time.Time{e.d.Deadline, s.closeDeadline()} {
+		if reached(at, now) {
+			return at
+		}
+	}
+	return nil
 }
 
 // reached tells whether a deadline, if there is one, has come.
@@ -330,13 +338,6 @@ func (e *Execution) attemptEnded(now time.Time, s *Step, a *Attempt, o *Outcome,
 	}
 	e.stepClosed(now, s)
 	return nil
-}
-
-// Leasable tells whether a step waits for just this attempt and may be leased now.
-func (e *Execution) Leasable(stepID uuid.UUID, number int) bool {
-	s := e.steps[stepID]
-	open := e.d.State == ExecutionCreated || e.d.State == ExecutionQueued || e.d.State == ExecutionRunning
-	return s != nil && open && !e.d.Stopping && s.d.State == StepReady && number == s.d.AttemptsEnded+1
 }
 
 // NextDue is when the next attempt of a step is due, where that was decided just now.

@@ -70,13 +70,13 @@ func (w *world) checkEnd() {
 
 func (w *world) checkNumbers() {
 	w.t.Helper()
-	for n := int64(1); n <= w.data.Entries; n++ {
+	for n := int64(1); n <= w.data.Revision; n++ {
 		if w.numbers[n] == "" {
-			w.t.Fatalf("timeline number %d of %d was given to nothing", n, w.data.Entries)
+			w.t.Fatalf("timeline number %d of %d was given to nothing", n, w.data.Revision)
 		}
 	}
-	if int64(len(w.numbers)) != w.data.Entries {
-		w.t.Fatalf("%d timeline entries, counter %d", len(w.numbers), w.data.Entries)
+	if int64(len(w.numbers)) != w.data.Revision {
+		w.t.Fatalf("%d timeline entries, counter %d", len(w.numbers), w.data.Revision)
 	}
 	for i, ev := range w.events {
 		if ev.Sequence != int64(i+1) {

@@ -107,8 +107,8 @@ func (m *machine) command(run func() error) error {
 	switch {
 	case err != nil && m.data.Revision != revision:
 		m.t.Fatalf("refused (%v), and yet something changed", err)
-	case m.last.Touched && m.data.Revision != revision+1:
-		m.t.Fatalf("revision %d after %d", m.data.Revision, revision)
+	case m.last.Touched && (m.last.Base != revision || m.data.Revision == revision):
+		m.t.Fatalf("a change left no entry: revision %d after %d, decided on %d", m.data.Revision, revision, m.last.Base)
 	case stopping && m.data.Round == round && err == nil && len(m.last.Leased)+len(m.last.Requests) > 0:
 		m.t.Fatalf("a stopped execution started something: %+v", m.last)
 	}
@@ -160,7 +160,7 @@ func (m *machine) takeAway(t *rapid.T) {
 	m.wanted(m.command(func() error {
 		return m.change([]uuid.UUID{id}, func(e *Execution) error {
 			if revoked {
-				return e.LoseLease(m.now, id, EndRevoked, 0.5)
+				return e.RevokeLease(m.now, id, "", 0.5)
 			}
 			return e.ReturnLease(m.now, id, 0.5)
 		})

@@ -73,7 +73,7 @@ func (p placement) full(o int) bool {
 
 func (p placement) fits(r *Waiting, o int) bool {
 	room := p.taken[o] == 0 || p.bytes[o]+r.AnswerBytes <= p.offers[o].Bytes
-	return room && !p.full(o) && MatchesNode(r.Node, p.offers[o].Node)
+	return room && !p.full(o) && p.offers[o].reach().Hinders(r.need()) == NotHindered
 }
 
 func (p placement) take(r *Waiting, o int) {
@@ -82,15 +82,21 @@ func (p placement) take(r *Waiting, o int) {
 	p.left[p.offers[o].WorkerID]--
 }
 
-// MatchesNode tells whether a step pinned to a node (or to none) may run on a worker's node.
-func MatchesNode(pinned, node string) bool { return pinned == "" || pinned == node }
+func (w *Waiting) need() Need {
+	return Need{Namespace: w.Namespace, Capability: w.Capability, Node: w.Node}
+}
+
+func (o *Offer) reach() Reach {
+	return Reach{Namespace: o.Namespace, Node: o.Node, Capabilities: o.Capabilities}
+}
 
 type offerKey struct{ namespace, capability string }
 
+// offersFor are the offers that can take something of a kind, on whatever node.
 func offersFor(offers []Offer, k offerKey) []int {
 	var list []int
 	for i := range offers {
-		if offers[i].Namespace == k.namespace && offers[i].Capabilities[k.capability] {
+		if offers[i].reach().Hinders(Need{Namespace: k.namespace, Capability: k.capability}) == NotHindered {
 			list = append(list, i)
 		}
 	}

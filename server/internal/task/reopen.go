@@ -6,11 +6,28 @@ import (
 	"github.com/google/uuid"
 )
 
+// Retry is why a round is opened, and by which request: a repeat of it finds the round.
+type Retry struct {
+	RequestID string
+	Reason    string
+}
+
+func (r Retry) details() map[string]string {
+	details := reasonDetails(r.Reason)
+	if r.RequestID != "" {
+		if details == nil {
+			details = map[string]string{}
+		}
+		details["request_id"] = r.RequestID
+	}
+	return details
+}
+
 // Reopen opens the next round of a FAILED or CANCELED execution. waiting has the steps to
 // open anew, each with the number of its parents that have not succeeded; all must have been
 // read, and one at least: a round without an open step would never end. ReopenSteps chooses
 // them by the rule.
-func (e *Execution) Reopen(now time.Time, reason string, waiting map[uuid.UUID]int) error {
+func (e *Execution) Reopen(now time.Time, r Retry, waiting map[uuid.UUID]int) error {
 	if (e.d.State != ExecutionFailed && e.d.State != ExecutionCanceled) || len(waiting) == 0 {
 		return e.refuse("reopen")
 	}
@@ -28,7 +45,7 @@ func (e *Execution) Reopen(now time.Time, reason string, waiting map[uuid.UUID]i
 	e.touch()
 	e.entry(Entry{
 		Milestone: e.milestone("reopened"), Stage: StageControl, Component: "producer",
-		Title: "Retry requested", At: now, Details: reasonDetails(reason),
+		Title: "Retry requested", At: now, Details: r.details(),
 	})
 	e.event(EventExecutionReopened, now, nil, nil)
 	for _, s := range e.Steps() {
@@ -56,9 +73,16 @@ func (e *Execution) reopenStep(now time.Time, s *Step, parents int) error {
 
 // keepEndEntry writes down the end of the round that is over: it was derived from the row.
 func (e *Execution) keepEndEntry() {
+	details := map[string]string{}
+	if f := e.d.Failure; f != nil {
+		details["failure_type"], details["failure_message"] = f.Type, f.Message
+	}
+	if e.d.CancelReason != "" {
+		details["cancel_reason"] = e.d.CancelReason
+	}
 	e.changes.Entries = append(e.changes.Entries, Entry{
 		Sequence: e.d.EndEntry, Milestone: e.milestone("ended"), Stage: StageExecution, Component: "scheduler",
-		Title: "Execution " + string(e.d.State), At: *e.d.EndedAt,
+		Title: "Execution " + string(e.d.State), At: *e.d.EndedAt, Details: details,
 	})
 	e.d.EndEntry = 0
 }
@@ -67,7 +91,7 @@ func (e *Execution) keepEndEntry() {
 // CANCELED, and with those of their SKIPPED or CANCELED descendants whose parents all are
 // SUCCEEDED or opened too. All steps must have been read; edges are all of the graph. A named
 // step is refused when it succeeded, or would wait for a parent that stays as it ended.
-func (e *Execution) ReopenSteps(now time.Time, reason string, named []uuid.UUID, edges []Edge) error {
+func (e *Execution) ReopenSteps(now time.Time, r Retry, named []uuid.UUID, edges []Edge) error {
 	if e.d.State != ExecutionFailed && e.d.State != ExecutionCanceled {
 		return e.refuse("reopen")
 	}
@@ -82,7 +106,7 @@ func (e *Execution) ReopenSteps(now time.Time, reason string, named []uuid.UUID,
 	if err != nil {
 		return err
 	}
-	return e.Reopen(now, reason, e.weighParents(opened, edges))
+	return e.Reopen(now, r, e.weighParents(opened, edges))
 }
 
 // chooseReopened spreads from the named steps to their children, as far as the rule goes.

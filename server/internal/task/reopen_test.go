@@ -24,7 +24,7 @@ func TestReopen_OpensWhatFailedAndItsDescendants(t *testing.T) {
 	sequence, revision := w.data.Sequence, w.data.Revision
 	w.must(w.reopen())
 	w.want(ExecutionQueued, map[string]StepState{"a": StepSucceeded, "b": StepReady, "c": StepSucceeded, "d": StepBlocked})
-	if d := w.data; d.Round != 2 || d.Failure != nil || d.Sequence != sequence+1 || d.Revision != revision+1 {
+	if d := w.data; d.Round != 2 || d.Failure != nil || d.Sequence != sequence+1 || d.Revision <= revision {
 		t.Errorf("round %d, failure %v, sequence %d after %d, revision %d after %d", d.Round, d.Failure, d.Sequence, sequence, d.Revision, revision)
 	}
 	w.leaseStep("b")

@@ -267,7 +267,7 @@ func executionEvents() []happening {
 		onA("lease expires at schedule_to_close_timeout", expiresAt(func(w *world, a uuid.UUID) time.Time { return w.steps[a].OpenedAt.Add(12 * time.Hour) })),
 		onA("lease expires at the execution's deadline", expiresAt(func(w *world, _ uuid.UUID) time.Time { return *w.data.Deadline })),
 		onA("lease is revoked", func(w *world, a uuid.UUID) error {
-			return w.change([]uuid.UUID{a}, func(e *Execution) error { return e.LoseLease(w.now, a, EndRevoked, 0) })
+			return w.change([]uuid.UUID{a}, func(e *Execution) error { return e.RevokeLease(w.now, a, "gone", 0) })
 		}),
 		onA("lease is returned undelivered", func(w *world, a uuid.UUID) error {
 			return w.change([]uuid.UUID{a}, func(e *Execution) error { return e.ReturnLease(w.now, a, 0) })

@@ -206,7 +206,7 @@ func TestB14_OnlyTheVeryReportIsReplayed(t *testing.T) {
 
 func TestB04_LateEntry_OneForEachReason(t *testing.T) {
 	t.Parallel()
-	e := RestoreExecution(ExecutionData{Entries: 4})
+	e := RestoreExecution(ExecutionData{Revision: 4})
 	l := Late{Attempt: AttemptData{ID: worker(1), LeaseVersion: 7, Number: 2}, HeldVersion: 7, SessionCurrent: true}
 	own := e.LateEntry(l, "a")
 	guess := l

@@ -293,7 +293,7 @@ func (w *world) reopen(names ...string) error {
 	for _, n := range names {
 		named = append(named, w.step(n).ID)
 	}
-	return w.change(w.order, func(e *Execution) error { return e.ReopenSteps(w.now, "again", named, w.edges) })
+	return w.change(w.order, func(e *Execution) error { return e.ReopenSteps(w.now, Retry{Reason: "again"}, named, w.edges) })
 }
 
 // Shorthands by name, which must not be refused.

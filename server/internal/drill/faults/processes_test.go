@@ -52,7 +52,7 @@ func (r *replica) launch() {
 		r.t.Fatal(err)
 	}
 	cmd := exec.Command(shared.server(r.t), append([]string{
-		"serve", "--migrate", "--database-url", r.url, "--listen", listen,
+		"serve", "--migrate", "--database-url", r.url, "--listen", listen, "--http-listen", "off",
 	}, r.args...)...)
 	cmd.Env = append(os.Environ(), "GORACE=halt_on_error=0")
 	cmd.Stderr = log

@@ -116,9 +116,9 @@ func executionRules() []rule {
 		{"no step has more attempts that count than it may", `
 			SELECT id, counted FROM steps WHERE counted > (coalesce(retry_policy ->> 'maximum_attempts', retry_policy ->> 'MaximumAttempts', '3'))::int`},
 		{"the timeline is numbered from 1 without a gap", `
-			SELECT e.id, count(t.sequence), max(t.sequence), e.entries FROM executions e LEFT JOIN timeline t ON t.execution_id = e.id
-			GROUP BY e.id HAVING count(t.sequence) <> e.entries OR min(t.sequence) <> 1 OR max(t.sequence) <> e.entries
-			   OR count(DISTINCT t.milestone) <> e.entries OR count(DISTINCT t.sequence) <> e.entries`},
+			SELECT e.id, count(t.sequence), max(t.sequence), e.revision FROM executions e LEFT JOIN timeline t ON t.execution_id = e.id
+			GROUP BY e.id HAVING count(t.sequence) <> e.revision OR min(t.sequence) <> 1 OR max(t.sequence) <> e.revision
+			   OR count(DISTINCT t.milestone) <> e.revision OR count(DISTINCT t.sequence) <> e.revision`},
 		{"nothing but late calls follows the end in the timeline", `
 			SELECT e.id, t.milestone FROM executions e JOIN timeline t ON t.execution_id = e.id
 			WHERE t.sequence > e.end_entry AND t.stage <> 'RECOVERY' AND t.milestone NOT LIKE '%late%'`},

@@ -60,13 +60,22 @@ func (q *Queries) AttemptsOfNumber(ctx context.Context, arg AttemptsOfNumberPara
 	return items, nil
 }
 
-const endAttempts = `-- name: EndAttempts :execrows
+const endAttempts = `-- name: EndAttempts :one
+WITH ended AS (
 UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
     outcome = u.outcome, end_entry = u.end_entry
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::text[]) AS reason,
         unnest($4::timestamptz[]) AS ended_at, unnest($5::timestamptz[]) AS next_due,
         unnest($6::jsonb[]) AS failure, unnest($7::bytea[]) AS outcome, unnest($8::bigint[]) AS end_entry) u
 WHERE a.id = u.id AND a.state = 'LEASED'
+RETURNING a.step_id, a.state
+), tallied AS (
+    INSERT INTO attempt_tallies (capability_id, at, state, n)
+    SELECT s.capability_id, now(), e.state, count(*)::integer FROM ended e
+    CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = e.step_id OFFSET 0) s
+    GROUP BY s.capability_id, e.state
+)
+SELECT count(*)::integer AS ended FROM ended
 `
 
 type EndAttemptsParams struct {
@@ -80,10 +89,11 @@ type EndAttemptsParams struct {
 	EndEntries []int64
 }
 
-// Ends attempts whose lease rows were deleted before in the same transaction. Locks the rows;
-// primary key; HOT, for no index holds what changes.
-func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, endAttempts,
+// Ends attempts whose lease rows were deleted before in the same transaction, and tallies how:
+// a row for each capability and state. Locks the rows; primary keys of attempts and steps; HOT,
+// for no index holds what changes.
+func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int32, error) {
+	row := q.db.QueryRow(ctx, endAttempts,
 		arg.Ids,
 		arg.States,
 		arg.Reasons,
@@ -93,10 +103,9 @@ func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int64
 		arg.Outcomes,
 		arg.EndEntries,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var ended int32
+	err := row.Scan(&ended)
+	return ended, err
 }
 
 const findAttempts = `-- name: FindAttempts :many
@@ -260,10 +269,12 @@ CROSS JOIN LATERAL (
     SELECT k.attempt_id, k.step_id, k.execution_id, k.worker_id, k.session_id, k.request_id, k.lease_version, k.expires_at,
         k.duration, k.delivery
     FROM leases k WHERE k.attempt_id = u.attempt_id OFFSET 0) l
-JOIN attempts a ON a.id = l.attempt_id
-JOIN steps s ON s.id = l.step_id
-JOIN capabilities c ON c.id = s.capability_id
-JOIN executions e ON e.id = l.execution_id
+CROSS JOIN LATERAL (SELECT t.number, t.start_to_close_at FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
+CROSS JOIN LATERAL (
+    SELECT t.name, t.failure, t.parent_bytes, t.input_bytes, t.has_children, t.priority, t.capability_id
+    FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT t.name, t.labels, t.trace_context FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
 ORDER BY s.priority DESC, l.lease_version
 `
 
@@ -293,7 +304,8 @@ type LeaseContentsRow struct {
 	StartToCloseRemaining pgtype.Interval
 }
 
-// What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber.
+// What a worker gets with live leases. Takes no lock; primary keys. OFFSET 0 as in AttemptsOfNumber;
+// what belongs to a lease is looked up for it, or the planner may begin with a table that was small.
 func (q *Queries) LeaseContents(ctx context.Context, attemptIds []uuid.UUID) ([]LeaseContentsRow, error) {
 	rows, err := q.db.Query(ctx, leaseContents, attemptIds)
 	if err != nil {

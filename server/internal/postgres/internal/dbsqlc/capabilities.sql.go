@@ -7,7 +7,25 @@ package dbsqlc
 
 import (
 	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
+
+const awaitDispatchesOfCapability = `-- name: AwaitDispatchesOfCapability :exec
+SELECT id FROM capabilities WHERE namespace = $1 AND name = $2 FOR UPDATE
+`
+
+type AwaitDispatchesOfCapabilityParams struct {
+	Namespace string
+	Name      string
+}
+
+// Waits for the dispatches of a capability that are under way. Locks the row FOR UPDATE; unique
+// index (namespace, name).
+func (q *Queries) AwaitDispatchesOfCapability(ctx context.Context, arg AwaitDispatchesOfCapabilityParams) error {
+	_, err := q.db.Exec(ctx, awaitDispatchesOfCapability, arg.Namespace, arg.Name)
+	return err
+}
 
 const insertCapabilities = `-- name: InsertCapabilities :exec
 INSERT INTO capabilities (namespace, name)
@@ -28,27 +46,49 @@ func (q *Queries) InsertCapabilities(ctx context.Context, arg InsertCapabilities
 	return err
 }
 
-const lockCapabilities = `-- name: LockCapabilities :many
-SELECT id, paused FROM capabilities WHERE id = ANY($1::integer[]) ORDER BY id FOR SHARE SKIP LOCKED
+const listCapabilities = `-- name: ListCapabilities :many
+SELECT id, name, paused, pause_reason, paused_at FROM capabilities
+WHERE namespace = $1 AND name > $2::text AND ($3::text = '' OR name = $3::text)
+ORDER BY name LIMIT $4::integer
 `
 
-type LockCapabilitiesRow struct {
-	ID     int32
-	Paused bool
+type ListCapabilitiesParams struct {
+	Namespace string
+	After     string
+	Wanted    string
+	PageSize  int32
 }
 
-// A pause waits for the dispatches under way, and no later one passes it. Locks FOR SHARE in
-// order of id, leaving out those being changed; primary key.
-func (q *Queries) LockCapabilities(ctx context.Context, ids []int32) ([]LockCapabilitiesRow, error) {
-	rows, err := q.db.Query(ctx, lockCapabilities, ids)
+type ListCapabilitiesRow struct {
+	ID          int32
+	Name        string
+	Paused      bool
+	PauseReason string
+	PausedAt    pgtype.Timestamptz
+}
+
+// A page in order of name, or one by its name. Takes no lock; unique index (namespace, name).
+func (q *Queries) ListCapabilities(ctx context.Context, arg ListCapabilitiesParams) ([]ListCapabilitiesRow, error) {
+	rows, err := q.db.Query(ctx, listCapabilities,
+		arg.Namespace,
+		arg.After,
+		arg.Wanted,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LockCapabilitiesRow
+	var items []ListCapabilitiesRow
 	for rows.Next() {
-		var i LockCapabilitiesRow
-		if err := rows.Scan(&i.ID, &i.Paused); err != nil {
+		var i ListCapabilitiesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Paused,
+			&i.PauseReason,
+			&i.PausedAt,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -57,4 +97,88 @@ func (q *Queries) LockCapabilities(ctx context.Context, ids []int32) ([]LockCapa
 		return nil, err
 	}
 	return items, nil
+}
+
+const lockCapabilities = `-- name: LockCapabilities :many
+SELECT id FROM capabilities WHERE id = ANY($1::integer[]) ORDER BY id FOR KEY SHARE SKIP LOCKED
+`
+
+// A pause waits for the dispatches under way, once it is committed: it takes FOR UPDATE then.
+// The weaker lock does not keep it from being written, or dispatches that overlap would put it
+// off for ever. Whether it is paused is read by a later statement. Locks FOR KEY SHARE in order
+// of id, leaving out those whose pause waits; primary key.
+func (q *Queries) LockCapabilities(ctx context.Context, ids []int32) ([]int32, error) {
+	rows, err := q.db.Query(ctx, lockCapabilities, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var id int32
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const pauseCapability = `-- name: PauseCapability :exec
+INSERT INTO capabilities (namespace, name, paused, pause_reason, paused_at) VALUES ($1, $2, true, $3, now())
+ON CONFLICT (namespace, name) DO UPDATE SET paused = true, pause_reason = excluded.pause_reason, paused_at = excluded.paused_at
+WHERE NOT capabilities.paused
+`
+
+type PauseCapabilityParams struct {
+	Namespace string
+	Name      string
+	Reason    string
+}
+
+// Pauses, and makes the row if it is new; one that is paused stays as it is. Locks the row FOR
+// NO KEY UPDATE, which no dispatch keeps waiting; unique index (namespace, name).
+func (q *Queries) PauseCapability(ctx context.Context, arg PauseCapabilityParams) error {
+	_, err := q.db.Exec(ctx, pauseCapability, arg.Namespace, arg.Name, arg.Reason)
+	return err
+}
+
+const pauseOfCapability = `-- name: PauseOfCapability :one
+SELECT paused, pause_reason, paused_at FROM capabilities WHERE id = $1
+`
+
+type PauseOfCapabilityRow struct {
+	Paused      bool
+	PauseReason string
+	PausedAt    pgtype.Timestamptz
+}
+
+// Takes no lock; primary key.
+func (q *Queries) PauseOfCapability(ctx context.Context, id int32) (PauseOfCapabilityRow, error) {
+	row := q.db.QueryRow(ctx, pauseOfCapability, id)
+	var i PauseOfCapabilityRow
+	err := row.Scan(&i.Paused, &i.PauseReason, &i.PausedAt)
+	return i, err
+}
+
+const resumeCapability = `-- name: ResumeCapability :execrows
+UPDATE capabilities SET paused = false, pause_reason = '', paused_at = NULL WHERE namespace = $1 AND name = $2
+`
+
+type ResumeCapabilityParams struct {
+	Namespace string
+	Name      string
+}
+
+// Ends a pause; one that is not paused is found too. Locks the row FOR NO KEY UPDATE; unique
+// index (namespace, name).
+func (q *Queries) ResumeCapability(ctx context.Context, arg ResumeCapabilityParams) (int64, error) {
+	result, err := q.db.Exec(ctx, resumeCapability, arg.Namespace, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -12,6 +12,65 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const executionsByID = `-- name: ExecutionsByID :many
+SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context, outcome
+FROM executions WHERE id = ANY($1::uuid[])
+`
+
+// Executions as committed. Takes no lock; primary key.
+func (q *Queries) ExecutionsByID(ctx context.Context, ids []uuid.UUID) ([]Execution, error) {
+	rows, err := q.db.Query(ctx, executionsByID, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Execution
+	for rows.Next() {
+		var i Execution
+		if err := rows.Scan(
+			&i.ID,
+			&i.Namespace,
+			&i.Name,
+			&i.IdempotencyKey,
+			&i.ContentHash,
+			&i.State,
+			&i.Round,
+			&i.Priority,
+			&i.FailFast,
+			&i.Stopping,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.StartedAt,
+			&i.EndedAt,
+			&i.Timeout,
+			&i.CancelGrace,
+			&i.Deadline,
+			&i.CancelDeadline,
+			&i.CancelReason,
+			&i.Failure,
+			&i.Revision,
+			&i.Sequence,
+			&i.EndEntry,
+			&i.StepCount,
+			&i.OpenSteps,
+			&i.UnsuccessfulSteps,
+			&i.LiveAttempts,
+			&i.Labels,
+			&i.TraceContext,
+			&i.Outcome,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const existingExecutions = `-- name: ExistingExecutions :many
 SELECT id FROM executions WHERE id = ANY($1::uuid[])
 `
@@ -85,8 +144,8 @@ func (q *Queries) FindExecutionsByKey(ctx context.Context, arg FindExecutionsByK
 
 const getExecution = `-- name: GetExecution :one
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
-    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context, outcome
 FROM executions WHERE id = $1
 `
 
@@ -116,7 +175,6 @@ func (q *Queries) GetExecution(ctx context.Context, id uuid.UUID) (Execution, er
 		&i.CancelReason,
 		&i.Failure,
 		&i.Revision,
-		&i.Entries,
 		&i.Sequence,
 		&i.EndEntry,
 		&i.StepCount,
@@ -125,14 +183,15 @@ func (q *Queries) GetExecution(ctx context.Context, id uuid.UUID) (Execution, er
 		&i.LiveAttempts,
 		&i.Labels,
 		&i.TraceContext,
+		&i.Outcome,
 	)
 	return i, err
 }
 
 const getExecutionByKey = `-- name: GetExecutionByKey :one
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
-    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context, outcome
 FROM executions WHERE namespace = $1 AND idempotency_key = $2::text
 `
 
@@ -167,7 +226,6 @@ func (q *Queries) GetExecutionByKey(ctx context.Context, arg GetExecutionByKeyPa
 		&i.CancelReason,
 		&i.Failure,
 		&i.Revision,
-		&i.Entries,
 		&i.Sequence,
 		&i.EndEntry,
 		&i.StepCount,
@@ -176,25 +234,26 @@ func (q *Queries) GetExecutionByKey(ctx context.Context, arg GetExecutionByKeyPa
 		&i.LiveAttempts,
 		&i.Labels,
 		&i.TraceContext,
+		&i.Outcome,
 	)
 	return i, err
 }
 
 const insertExecutions = `-- name: InsertExecutions :many
 INSERT INTO executions (id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast,
-    created_at, due_at, timeout, cancel_grace, deadline, revision, entries, sequence, step_count, open_steps,
+    created_at, due_at, timeout, cancel_grace, deadline, revision, sequence, step_count, open_steps,
     unsuccessful_steps, live_attempts, labels, trace_context)
 SELECT u.id, u.namespace, u.name, NULLIF(u.idempotency_key, ''), u.content_hash, u.state, 1, u.priority, u.fail_fast,
-    now(), u.due_at, u.timeout, u.cancel_grace, u.deadline, u.revision, u.entries, u.sequence, u.step_count, u.step_count,
+    now(), u.due_at, u.timeout, u.cancel_grace, u.deadline, u.revision, u.sequence, u.step_count, u.step_count,
     0, 0, u.labels, u.trace_context
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS namespace, unnest($3::text[]) AS name,
         unnest($4::text[]) AS idempotency_key, unnest($5::bytea[]) AS content_hash,
         unnest($6::text[]) AS state, unnest($7::smallint[]) AS priority, unnest($8::boolean[]) AS fail_fast,
         unnest($9::timestamptz[]) AS due_at, unnest($10::interval[]) AS timeout,
         unnest($11::interval[]) AS cancel_grace, unnest($12::timestamptz[]) AS deadline,
-        unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS entries, unnest($15::bigint[]) AS sequence,
-        unnest($16::integer[]) AS step_count, unnest($17::jsonb[]) AS labels,
-        unnest($18::jsonb[]) AS trace_context) u
+        unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
+        unnest($15::integer[]) AS step_count, unnest($16::jsonb[]) AS labels,
+        unnest($17::jsonb[]) AS trace_context) u
 ORDER BY u.namespace, u.idempotency_key, u.id
 ON CONFLICT (namespace, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
@@ -214,7 +273,6 @@ type InsertExecutionsParams struct {
 	CancelGraces    []pgtype.Interval
 	Deadlines       []pgtype.Timestamptz
 	Revisions       []int64
-	Entries         []int64
 	Sequences       []int64
 	StepCounts      []int32
 	Labels          [][]byte
@@ -239,7 +297,6 @@ func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsPara
 		arg.CancelGraces,
 		arg.Deadlines,
 		arg.Revisions,
-		arg.Entries,
 		arg.Sequences,
 		arg.StepCounts,
 		arg.Labels,
@@ -264,44 +321,71 @@ func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsPara
 }
 
 const listExecutions = `-- name: ListExecutions :many
-SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
-    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
-FROM executions
-WHERE namespace = $1
-  AND (created_at, id) < ($2::timestamptz, $3::uuid)
-  AND created_at >= $4::timestamptz AND created_at < $5::timestamptz
-  AND (cardinality($6::text[]) = 0 OR state = ANY($6::text[]))
-  AND ($7::text = '' OR name = $7::text)
-  AND ($8::jsonb = '{}'::jsonb OR labels @> $8::jsonb)
-ORDER BY created_at DESC, id DESC LIMIT $9::integer
+SELECT e.id, e.namespace, e.name, e.idempotency_key, e.content_hash, e.state, e.round, e.priority, e.fail_fast, e.stopping,
+    e.created_at, e.due_at, e.started_at, e.ended_at, e.timeout, e.cancel_grace, e.deadline, e.cancel_deadline,
+    e.cancel_reason, e.failure, e.revision, e.sequence, e.end_entry, e.step_count, e.open_steps, e.unsuccessful_steps,
+    e.live_attempts, e.labels, e.trace_context, e.outcome
+FROM (
+    SELECT k.created_at, k.id FROM (
+        SELECT m.created_at, m.id FROM unnest($1::text[]) AS o(outcome)
+        CROSS JOIN LATERAL (
+            SELECT t.created_at, t.id FROM executions t
+            WHERE t.namespace = $2 AND t.outcome = o.outcome
+              AND (t.created_at, t.id) < ($3::timestamptz, $4::uuid)
+              AND (t.created_at, t.id) >= ($5::timestamptz, $6::uuid)
+              AND ($7::text = '' OR t.name = $7::text)
+              AND ($8::jsonb = '{}'::jsonb OR t.labels @> $8::jsonb)
+            ORDER BY t.created_at DESC, t.id DESC LIMIT $9::integer) m
+        UNION ALL
+        (SELECT l.created_at, l.id FROM executions l
+         WHERE $10::boolean AND l.namespace = $2 AND l.outcome IS NULL
+           AND (l.created_at, l.id) < ($3::timestamptz, $4::uuid)
+           AND (l.created_at, l.id) >= ($5::timestamptz, $6::uuid)
+           AND (cardinality($11::text[]) = 0 OR l.state = ANY($11::text[]))
+           AND ($7::text = '' OR l.name = $7::text)
+           AND ($8::jsonb = '{}'::jsonb OR l.labels @> $8::jsonb)
+         ORDER BY l.created_at DESC, l.id DESC LIMIT $9::integer)
+    ) k ORDER BY k.created_at DESC, k.id DESC LIMIT $9::integer) p
+CROSS JOIN LATERAL (
+    SELECT t.id, t.namespace, t.name, t.idempotency_key, t.content_hash, t.state, t.round, t.priority, t.fail_fast, t.stopping,
+        t.created_at, t.due_at, t.started_at, t.ended_at, t.timeout, t.cancel_grace, t.deadline, t.cancel_deadline,
+        t.cancel_reason, t.failure, t.revision, t.sequence, t.end_entry, t.step_count, t.open_steps, t.unsuccessful_steps,
+        t.live_attempts, t.labels, t.trace_context, t.outcome
+    FROM executions t WHERE t.id = p.id OFFSET 0) e
+ORDER BY e.created_at DESC, e.id DESC
 `
 
 type ListExecutionsParams struct {
-	Namespace     string
-	BeforeTime    pgtype.Timestamptz
-	BeforeID      uuid.UUID
-	CreatedAfter  pgtype.Timestamptz
-	CreatedBefore pgtype.Timestamptz
-	States        []string
-	Name          string
-	Labels        []byte
-	PageSize      int32
+	Outcomes   []string
+	Namespace  string
+	BeforeTime pgtype.Timestamptz
+	BeforeID   uuid.UUID
+	FromTime   pgtype.Timestamptz
+	FromID     uuid.UUID
+	Name       string
+	Labels     []byte
+	PageSize   int32
+	Live       bool
+	LiveStates []string
 }
 
-// A page, newest first, after a key. Takes no lock; index executions_newest gives the order,
-// the other filters are looked at row by row.
+// A page, newest first, between two keys: of the executions that ended as asked for, and of the
+// live ones, so many each; then merged. Takes no lock; indexes executions_ended and
+// executions_live give the order, the other filters are looked at row by row; primary key for
+// the rows of the page.
 func (q *Queries) ListExecutions(ctx context.Context, arg ListExecutionsParams) ([]Execution, error) {
 	rows, err := q.db.Query(ctx, listExecutions,
+		arg.Outcomes,
 		arg.Namespace,
 		arg.BeforeTime,
 		arg.BeforeID,
-		arg.CreatedAfter,
-		arg.CreatedBefore,
-		arg.States,
+		arg.FromTime,
+		arg.FromID,
 		arg.Name,
 		arg.Labels,
 		arg.PageSize,
+		arg.Live,
+		arg.LiveStates,
 	)
 	if err != nil {
 		return nil, err
@@ -332,7 +416,6 @@ func (q *Queries) ListExecutions(ctx context.Context, arg ListExecutionsParams) 
 			&i.CancelReason,
 			&i.Failure,
 			&i.Revision,
-			&i.Entries,
 			&i.Sequence,
 			&i.EndEntry,
 			&i.StepCount,
@@ -341,6 +424,7 @@ func (q *Queries) ListExecutions(ctx context.Context, arg ListExecutionsParams) 
 			&i.LiveAttempts,
 			&i.Labels,
 			&i.TraceContext,
+			&i.Outcome,
 		); err != nil {
 			return nil, err
 		}
@@ -352,10 +436,63 @@ func (q *Queries) ListExecutions(ctx context.Context, arg ListExecutionsParams) 
 	return items, nil
 }
 
+const listFrontier = `-- name: ListFrontier :one
+SELECT k.created_at, k.id FROM (
+    SELECT m.created_at, m.id FROM unnest($1::text[]) AS o(outcome)
+    CROSS JOIN LATERAL (
+        SELECT t.created_at, t.id FROM executions t
+        WHERE t.namespace = $2 AND t.outcome = o.outcome
+          AND (t.created_at, t.id) < ($3::timestamptz, $4::uuid)
+          AND (t.created_at, t.id) >= ($5::timestamptz, $6::uuid)
+        ORDER BY t.created_at DESC, t.id DESC OFFSET $7::integer LIMIT 1) m
+    UNION ALL
+    (SELECT l.created_at, l.id FROM executions l
+     WHERE $8::boolean AND l.namespace = $2 AND l.outcome IS NULL
+       AND (l.created_at, l.id) < ($3::timestamptz, $4::uuid)
+       AND (l.created_at, l.id) >= ($5::timestamptz, $6::uuid)
+     ORDER BY l.created_at DESC, l.id DESC OFFSET $7::integer LIMIT 1)
+) k ORDER BY k.created_at DESC, k.id DESC LIMIT 1
+`
+
+type ListFrontierParams struct {
+	Outcomes   []string
+	Namespace  string
+	BeforeTime pgtype.Timestamptz
+	BeforeID   uuid.UUID
+	FromTime   pgtype.Timestamptz
+	FromID     uuid.UUID
+	Passed     int32
+	Live       bool
+}
+
+type ListFrontierRow struct {
+	CreatedAt pgtype.Timestamptz
+	ID        uuid.UUID
+}
+
+// How far down a page may look: the newest of the keys at which so many rows were passed, of each
+// outcome and of the live ones. No row where none of them has as many. Takes no lock; indexes
+// executions_ended and executions_live, without the rows where they are not new.
+func (q *Queries) ListFrontier(ctx context.Context, arg ListFrontierParams) (ListFrontierRow, error) {
+	row := q.db.QueryRow(ctx, listFrontier,
+		arg.Outcomes,
+		arg.Namespace,
+		arg.BeforeTime,
+		arg.BeforeID,
+		arg.FromTime,
+		arg.FromID,
+		arg.Passed,
+		arg.Live,
+	)
+	var i ListFrontierRow
+	err := row.Scan(&i.CreatedAt, &i.ID)
+	return i, err
+}
+
 const lockExecutions = `-- name: LockExecutions :many
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
-    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context, outcome
 FROM executions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 `
 
@@ -392,7 +529,6 @@ func (q *Queries) LockExecutions(ctx context.Context, ids []uuid.UUID) ([]Execut
 			&i.CancelReason,
 			&i.Failure,
 			&i.Revision,
-			&i.Entries,
 			&i.Sequence,
 			&i.EndEntry,
 			&i.StepCount,
@@ -401,6 +537,7 @@ func (q *Queries) LockExecutions(ctx context.Context, ids []uuid.UUID) ([]Execut
 			&i.LiveAttempts,
 			&i.Labels,
 			&i.TraceContext,
+			&i.Outcome,
 		); err != nil {
 			return nil, err
 		}
@@ -414,8 +551,8 @@ func (q *Queries) LockExecutions(ctx context.Context, ids []uuid.UUID) ([]Execut
 
 const lockExecutionsWaiting = `-- name: LockExecutionsWaiting :many
 SELECT id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast, stopping, created_at, due_at,
-    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision, entries,
-    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context
+    started_at, ended_at, timeout, cancel_grace, deadline, cancel_deadline, cancel_reason, failure, revision,
+    sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context, outcome
 FROM executions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
 `
 
@@ -452,7 +589,6 @@ func (q *Queries) LockExecutionsWaiting(ctx context.Context, ids []uuid.UUID) ([
 			&i.CancelReason,
 			&i.Failure,
 			&i.Revision,
-			&i.Entries,
 			&i.Sequence,
 			&i.EndEntry,
 			&i.StepCount,
@@ -461,7 +597,47 @@ func (q *Queries) LockExecutionsWaiting(ctx context.Context, ids []uuid.UUID) ([
 			&i.LiveAttempts,
 			&i.Labels,
 			&i.TraceContext,
+			&i.Outcome,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const movedExecutions = `-- name: MovedExecutions :many
+SELECT w.id::uuid AS id, COALESCE(e.revision, 0)::bigint AS revision
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS revision) w
+LEFT JOIN LATERAL (SELECT t.revision FROM executions t WHERE t.id = w.id OFFSET 0) e ON true
+WHERE e.revision IS DISTINCT FROM w.revision
+`
+
+type MovedExecutionsParams struct {
+	Ids       []uuid.UUID
+	Revisions []int64
+}
+
+type MovedExecutionsRow struct {
+	ID       uuid.UUID
+	Revision int64
+}
+
+// Which executions are not at the revision that is known of them; 0 is one that is gone. Takes
+// no lock; primary key. OFFSET 0 as in AttemptsOfNumber.
+func (q *Queries) MovedExecutions(ctx context.Context, arg MovedExecutionsParams) ([]MovedExecutionsRow, error) {
+	rows, err := q.db.Query(ctx, movedExecutions, arg.Ids, arg.Revisions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MovedExecutionsRow
+	for rows.Next() {
+		var i MovedExecutionsRow
+		if err := rows.Scan(&i.ID, &i.Revision); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -487,17 +663,17 @@ func (q *Queries) Now(ctx context.Context) (pgtype.Timestamptz, error) {
 const updateExecutions = `-- name: UpdateExecutions :execrows
 UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
     ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
-    failure = u.failure, revision = u.revision, entries = u.entries, sequence = u.sequence, end_entry = u.end_entry,
+    failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
     open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS round,
         unnest($4::boolean[]) AS stopping, unnest($5::timestamptz[]) AS due_at,
         unnest($6::timestamptz[]) AS started_at, unnest($7::timestamptz[]) AS ended_at,
         unnest($8::timestamptz[]) AS deadline, unnest($9::timestamptz[]) AS cancel_deadline,
         unnest($10::text[]) AS cancel_reason, unnest($11::jsonb[]) AS failure,
-        unnest($12::bigint[]) AS revision, unnest($13::bigint[]) AS entries, unnest($14::bigint[]) AS sequence,
+        unnest($12::bigint[]) AS base, unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
         unnest($15::bigint[]) AS end_entry, unnest($16::integer[]) AS open_steps,
         unnest($17::integer[]) AS unsuccessful_steps, unnest($18::integer[]) AS live_attempts) u
-WHERE e.id = u.id AND e.revision = u.revision - 1
+WHERE e.id = u.id AND e.revision = u.base
 `
 
 type UpdateExecutionsParams struct {
@@ -512,8 +688,8 @@ type UpdateExecutionsParams struct {
 	CancelDeadlines   []pgtype.Timestamptz
 	CancelReasons     []string
 	Failures          [][]byte
+	Bases             []int64
 	Revisions         []int64
-	Entries           []int64
 	Sequences         []int64
 	EndEntries        []int64
 	OpenSteps         []int32
@@ -521,8 +697,9 @@ type UpdateExecutionsParams struct {
 	LiveAttempts      []int32
 }
 
-// Writes what the domain decided. The rows are locked already; the revision is the proof that
-// nobody changed them since they were read. Primary key; HOT, for no index holds what changes.
+// Writes what the domain decided. The rows are locked already; base, the revision that was
+// read, is the proof that nobody changed them since. Primary key; HOT until the end, for no index
+// holds what changes but the outcome.
 func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, updateExecutions,
 		arg.Ids,
@@ -536,8 +713,8 @@ func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsPara
 		arg.CancelDeadlines,
 		arg.CancelReasons,
 		arg.Failures,
+		arg.Bases,
 		arg.Revisions,
-		arg.Entries,
 		arg.Sequences,
 		arg.EndEntries,
 		arg.OpenSteps,

@@ -496,6 +496,72 @@ func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsPara
 	return items, nil
 }
 
+const leasesOfWorker = `-- name: LeasesOfWorker :many
+SELECT l.attempt_id, l.lease_version, l.expires_at, a.number, a.leased_at, a.progress, a.progress_message,
+    l.step_id, s.name AS step_name, c.name AS capability, l.execution_id, e.name AS execution_name
+FROM leases l
+CROSS JOIN LATERAL (SELECT t.number, t.leased_at, t.progress, t.progress_message FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
+CROSS JOIN LATERAL (SELECT t.name, t.capability_id FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT t.name FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
+WHERE l.worker_id = $1 ORDER BY a.leased_at, l.attempt_id LIMIT $2::integer
+`
+
+type LeasesOfWorkerParams struct {
+	WorkerID uuid.UUID
+	Most     int32
+}
+
+type LeasesOfWorkerRow struct {
+	AttemptID       uuid.UUID
+	LeaseVersion    int64
+	ExpiresAt       pgtype.Timestamptz
+	Number          int32
+	LeasedAt        pgtype.Timestamptz
+	Progress        pgtype.Float8
+	ProgressMessage string
+	StepID          uuid.UUID
+	StepName        string
+	Capability      string
+	ExecutionID     uuid.UUID
+	ExecutionName   string
+}
+
+// The live leases of a worker, the oldest first. Takes no lock; index leases_worker, primary
+// keys. OFFSET 0 as in LeaseContents.
+func (q *Queries) LeasesOfWorker(ctx context.Context, arg LeasesOfWorkerParams) ([]LeasesOfWorkerRow, error) {
+	rows, err := q.db.Query(ctx, leasesOfWorker, arg.WorkerID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeasesOfWorkerRow
+	for rows.Next() {
+		var i LeasesOfWorkerRow
+		if err := rows.Scan(
+			&i.AttemptID,
+			&i.LeaseVersion,
+			&i.ExpiresAt,
+			&i.Number,
+			&i.LeasedAt,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.StepID,
+			&i.StepName,
+			&i.Capability,
+			&i.ExecutionID,
+			&i.ExecutionName,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const liveLeases = `-- name: LiveLeases :many
 SELECT attempt_id FROM leases WHERE attempt_id = ANY($1::uuid[])
 `
@@ -650,7 +716,7 @@ WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version AND l.se
 RETURNING l.attempt_id, l.step_id, l.worker_id, l.expires_at, (l.expires_at - now())::interval AS remaining,
     COALESCE((SELECT e.stopping FROM executions e WHERE e.id = l.execution_id), false)::boolean AS stopping, l.cancel_at,
     (l.cancel_at - now())::interval AS cancel_remaining,
-    COALESCE((SELECT w.draining FROM workers w WHERE w.id = l.worker_id), false)::boolean AS draining
+    COALESCE((SELECT w.drained FROM worker_states w WHERE w.id = l.worker_id), false)::boolean AS draining
 `
 
 type RenewLeasesParams struct {
@@ -673,7 +739,7 @@ type RenewLeasesRow struct {
 }
 
 // Renews leases locked before. Never shortens and never passes a deadline; only the session
-// that is still its worker's renews. Primary keys; HOT, for no index holds what changes. LIMIT
+// that is still its worker's renews. Primary keys, of drains too; HOT, for no index holds what changes. LIMIT
 // as in DeleteLeases; OFFSET 0 as in AttemptsOfNumber.
 func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]RenewLeasesRow, error) {
 	rows, err := q.db.Query(ctx, renewLeases,
@@ -700,6 +766,40 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]Ren
 			&i.CancelRemaining,
 			&i.Draining,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const runningOfCapabilities = `-- name: RunningOfCapabilities :many
+SELECT s.capability_id, count(*)::integer AS running
+FROM (SELECT k.step_id FROM leases k LIMIT $1::integer) l
+CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = l.step_id OFFSET 0) s
+GROUP BY s.capability_id
+`
+
+type RunningOfCapabilitiesRow struct {
+	CapabilityID int32
+	Running      int32
+}
+
+// How many leases are live of each capability, of so many leases at most. Takes no lock; scans
+// leases up to the bound, primary key of steps.
+func (q *Queries) RunningOfCapabilities(ctx context.Context, most int32) ([]RunningOfCapabilitiesRow, error) {
+	rows, err := q.db.Query(ctx, runningOfCapabilities, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RunningOfCapabilitiesRow
+	for rows.Next() {
+		var i RunningOfCapabilitiesRow
+		if err := rows.Scan(&i.CapabilityID, &i.Running); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -34,6 +34,14 @@ type Attempt struct {
 	CheckpointBytes int32
 }
 
+type AttemptTally struct {
+	CapabilityID int32
+	At           pgtype.Timestamptz
+	State        string
+	N            int32
+	Summed       bool
+}
+
 type Capability struct {
 	ID          int32
 	Namespace   string
@@ -43,29 +51,37 @@ type Capability struct {
 	PausedAt    pgtype.Timestamptz
 }
 
+type Drain struct {
+	Namespace string
+	Kind      string
+	Value     string
+	Reason    string
+	CreatedAt pgtype.Timestamptz
+}
+
 type Execution struct {
-	ID                uuid.UUID
-	Namespace         string
-	Name              string
-	IdempotencyKey    pgtype.Text
-	ContentHash       []byte
-	State             string
-	Round             int32
-	Priority          int16
-	FailFast          bool
-	Stopping          bool
-	CreatedAt         pgtype.Timestamptz
-	DueAt             pgtype.Timestamptz
-	StartedAt         pgtype.Timestamptz
-	EndedAt           pgtype.Timestamptz
-	Timeout           pgtype.Interval
-	CancelGrace       pgtype.Interval
-	Deadline          pgtype.Timestamptz
-	CancelDeadline    pgtype.Timestamptz
-	CancelReason      string
-	Failure           []byte
+	ID             uuid.UUID
+	Namespace      string
+	Name           string
+	IdempotencyKey pgtype.Text
+	ContentHash    []byte
+	State          string
+	Round          int32
+	Priority       int16
+	FailFast       bool
+	Stopping       bool
+	CreatedAt      pgtype.Timestamptz
+	DueAt          pgtype.Timestamptz
+	StartedAt      pgtype.Timestamptz
+	EndedAt        pgtype.Timestamptz
+	Timeout        pgtype.Interval
+	CancelGrace    pgtype.Interval
+	Deadline       pgtype.Timestamptz
+	CancelDeadline pgtype.Timestamptz
+	CancelReason   string
+	Failure        []byte
+	// number of the last timeline entry; grows with each committed change
 	Revision          int64
-	Entries           int64
 	Sequence          int64
 	EndEntry          int64
 	StepCount         int32
@@ -74,6 +90,7 @@ type Execution struct {
 	LiveAttempts      int32
 	Labels            []byte
 	TraceContext      []byte
+	Outcome           pgtype.Text
 }
 
 type Lease struct {
@@ -246,4 +263,20 @@ type Worker struct {
 	Draining     bool
 	RegisteredAt pgtype.Timestamptz
 	LastSeenAt   pgtype.Timestamptz
+}
+
+type WorkerState struct {
+	ID           uuid.UUID
+	Namespace    string
+	Name         string
+	Node         string
+	Version      string
+	Slots        int32
+	Labels       []byte
+	Capabilities []string
+	SessionID    uuid.NullUUID
+	Draining     bool
+	RegisteredAt pgtype.Timestamptz
+	LastSeenAt   pgtype.Timestamptz
+	Drained      pgtype.Bool
 }

@@ -38,7 +38,7 @@ WITH RECURSIVE wanted AS (
         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = $1::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, $7::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY l.priority DESC, q.available_at LIMIT $7::integer
+    ORDER BY l.priority DESC, q.available_at, q.step_id LIMIT $7::integer
 )
 UPDATE scheduling_requests s SET claim_id = $1::uuid, claim_expires_at = now() + $2::interval
 FROM picked p, capabilities c
@@ -109,6 +109,63 @@ func (q *Queries) ClaimRequests(ctx context.Context, arg ClaimRequestsParams) ([
 		return nil, err
 	}
 	return items, nil
+}
+
+const countAhead = `-- name: CountAhead :one
+WITH RECURSIVE served AS (
+    SELECT DISTINCT c.id AS capability_id, n.node
+    FROM (SELECT unnest($5::uuid[]) AS id) u
+    CROSS JOIN LATERAL (SELECT x.namespace, x.node, x.capabilities FROM workers x WHERE x.id = u.id OFFSET 0) w
+    CROSS JOIN LATERAL (
+        SELECT k.id FROM unnest(w.capabilities) o (name)
+        CROSS JOIN LATERAL (
+            SELECT y.id FROM capabilities y WHERE y.namespace = w.namespace AND y.name = o.name AND NOT y.paused OFFSET 0) k) c
+    CROSS JOIN LATERAL (SELECT unnest(ARRAY['', w.node]) AS node) n
+), levels AS (
+    SELECT s.capability_id, s.node,
+        (SELECT r.priority FROM scheduling_requests r
+         WHERE r.capability_id = s.capability_id AND r.node = s.node AND r.priority >= $1::smallint
+         ORDER BY r.priority DESC LIMIT 1) AS priority
+    FROM served s
+    UNION ALL
+    SELECT l.capability_id, l.node,
+        (SELECT r.priority FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority AND r.priority >= $1::smallint
+         ORDER BY r.priority DESC LIMIT 1)
+    FROM levels l WHERE l.priority IS NOT NULL
+)
+SELECT count(*)::integer AS ahead FROM (
+    SELECT FROM levels l CROSS JOIN LATERAL (
+        SELECT FROM scheduling_requests r
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+          AND r.available_at <= CASE WHEN l.priority > $1::smallint THEN now() ELSE $2::timestamptz END
+          AND (l.priority > $1::smallint OR r.available_at < $2::timestamptz OR r.step_id < $3::uuid) OFFSET 0) x
+    LIMIT $4::integer) y
+`
+
+type CountAheadParams struct {
+	Priority  int16
+	Due       pgtype.Timestamptz
+	StepID    uuid.UUID
+	Most      int32
+	WorkerIds []uuid.UUID
+}
+
+// How many requests that are due the dispatcher would serve before a step's, of all that workers
+// can run; counted up to a bound. The groups are those that polls of these workers make a claim
+// look at, the order is the claim's. Takes no lock; primary key of workers, (namespace, name)
+// of capabilities, index scheduling_requests_claim.
+func (q *Queries) CountAhead(ctx context.Context, arg CountAheadParams) (int32, error) {
+	row := q.db.QueryRow(ctx, countAhead,
+		arg.Priority,
+		arg.Due,
+		arg.StepID,
+		arg.Most,
+		arg.WorkerIds,
+	)
+	var ahead int32
+	err := row.Scan(&ahead)
+	return ahead, err
 }
 
 const deleteRequests = `-- name: DeleteRequests :execrows
@@ -198,7 +255,7 @@ func (q *Queries) InsertRequests(ctx context.Context, arg InsertRequestsParams) 
 }
 
 const lockClaimedRequests = `-- name: LockClaimedRequests :many
-SELECT step_id, attempt_number, execution_id, capability_id FROM scheduling_requests
+SELECT step_id, attempt_number, execution_id, capability_id, available_at FROM scheduling_requests
 WHERE step_id = ANY($1::uuid[]) AND claim_id = $2::uuid AND claim_expires_at > now()
 ORDER BY step_id, attempt_number FOR UPDATE SKIP LOCKED
 `
@@ -213,6 +270,7 @@ type LockClaimedRequestsRow struct {
 	AttemptNumber int32
 	ExecutionID   uuid.UUID
 	CapabilityID  int32
+	AvailableAt   pgtype.Timestamptz
 }
 
 // The requests that are still ours. Locks FOR UPDATE in order of id, leaving out those that
@@ -231,6 +289,7 @@ func (q *Queries) LockClaimedRequests(ctx context.Context, arg LockClaimedReques
 			&i.AttemptNumber,
 			&i.ExecutionID,
 			&i.CapabilityID,
+			&i.AvailableAt,
 		); err != nil {
 			return nil, err
 		}
@@ -306,6 +365,124 @@ func (q *Queries) NextRequestsDue(ctx context.Context, arg NextRequestsDueParams
 			&i.Capability,
 			&i.Node,
 			&i.Remaining,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const requestOfStep = `-- name: RequestOfStep :many
+SELECT available_at FROM scheduling_requests WHERE step_id = $1 AND attempt_number >= $2
+ORDER BY attempt_number LIMIT 1
+`
+
+type RequestOfStepParams struct {
+	StepID        uuid.UUID
+	AttemptNumber int32
+}
+
+// When the next attempt of a step is due. Takes no lock; primary key, whose order it asks for:
+// while the table is small any index would do, and a plan is kept.
+func (q *Queries) RequestOfStep(ctx context.Context, arg RequestOfStepParams) ([]pgtype.Timestamptz, error) {
+	rows, err := q.db.Query(ctx, requestOfStep, arg.StepID, arg.AttemptNumber)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgtype.Timestamptz
+	for rows.Next() {
+		var available_at pgtype.Timestamptz
+		if err := rows.Scan(&available_at); err != nil {
+			return nil, err
+		}
+		items = append(items, available_at)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const waitingOfCapabilities = `-- name: WaitingOfCapabilities :many
+WITH RECURSIVE levels AS (
+    SELECT c.id AS capability_id, f.node, f.priority, 1 AS depth
+    FROM (SELECT unnest($2::integer[]) AS id) c
+    CROSS JOIN LATERAL (
+        SELECT r.node, r.priority FROM scheduling_requests r WHERE r.capability_id = c.id
+        ORDER BY r.node, r.priority DESC LIMIT 1) f
+    UNION ALL
+    SELECT l.capability_id, x.node, x.priority, l.depth + 1
+    FROM levels l
+    CROSS JOIN LATERAL (
+        SELECT u.node, u.priority FROM (
+            (SELECT 1 AS place, r.node, r.priority FROM scheduling_requests r
+             WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
+             ORDER BY r.priority DESC LIMIT 1)
+            UNION ALL
+            (SELECT 2 AS place, r.node, r.priority FROM scheduling_requests r
+             WHERE r.capability_id = l.capability_id AND r.node > l.node
+             ORDER BY r.node, r.priority DESC LIMIT 1)) u
+        ORDER BY u.place LIMIT 1) x
+    WHERE l.depth < $3::integer
+), found AS (
+    SELECT v.capability_id, array_agg(v.node) AS nodes, array_agg(v.priority) AS priorities FROM levels v GROUP BY v.capability_id
+)
+SELECT g.capability_id::integer AS capability_id, cardinality(g.nodes)::integer AS levels,
+    (SELECT count(*) FROM (
+        SELECT FROM (SELECT unnest(g.nodes) AS node, unnest(g.priorities) AS priority) l CROSS JOIN LATERAL (
+            SELECT FROM scheduling_requests r
+            WHERE r.capability_id = g.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now() OFFSET 0) x
+        LIMIT $1::integer) y)::integer AS ready,
+    (SELECT count(*) FROM (
+        SELECT FROM (SELECT unnest(g.nodes) AS node, unnest(g.priorities) AS priority) l CROSS JOIN LATERAL (
+            SELECT FROM scheduling_requests r
+            WHERE r.capability_id = g.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at > now() OFFSET 0) x
+        LIMIT $1::integer) y)::integer AS delayed,
+    (SELECT min(x.available_at) FROM (SELECT unnest(g.nodes) AS node, unnest(g.priorities) AS priority) l CROSS JOIN LATERAL (
+        SELECT r.available_at FROM scheduling_requests r
+        WHERE r.capability_id = g.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
+        ORDER BY r.available_at LIMIT 1) x)::timestamptz AS oldest_at
+FROM found g
+`
+
+type WaitingOfCapabilitiesParams struct {
+	Most       int32
+	Ids        []int32
+	MostLevels int32
+}
+
+type WaitingOfCapabilitiesRow struct {
+	CapabilityID int32
+	Levels       int32
+	Ready        int32
+	Delayed      int32
+	OldestAt     pgtype.Timestamptz
+}
+
+// How many requests of capabilities are due and how many are delayed, each counted up to a
+// bound, and since when the oldest is due; a capability of which nothing waits is left out. Per
+// capability a loose walk over its nodes and priorities, so that what is delayed never hides
+// what is due. Takes no lock; index scheduling_requests_claim.
+func (q *Queries) WaitingOfCapabilities(ctx context.Context, arg WaitingOfCapabilitiesParams) ([]WaitingOfCapabilitiesRow, error) {
+	rows, err := q.db.Query(ctx, waitingOfCapabilities, arg.Most, arg.Ids, arg.MostLevels)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WaitingOfCapabilitiesRow
+	for rows.Next() {
+		var i WaitingOfCapabilitiesRow
+		if err := rows.Scan(
+			&i.CapabilityID,
+			&i.Levels,
+			&i.Ready,
+			&i.Delayed,
+			&i.OldestAt,
 		); err != nil {
 			return nil, err
 		}

@@ -12,6 +12,37 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const allSteps = `-- name: AllSteps :many
+SELECT id, name FROM steps WHERE execution_id = $1
+`
+
+type AllStepsRow struct {
+	ID   uuid.UUID
+	Name string
+}
+
+// Every step of an execution, by name. Read under the execution's lock, takes none; index
+// (execution_id, ordinal).
+func (q *Queries) AllSteps(ctx context.Context, executionID uuid.UUID) ([]AllStepsRow, error) {
+	rows, err := q.db.Query(ctx, allSteps, executionID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AllStepsRow
+	for rows.Next() {
+		var i AllStepsRow
+		if err := rows.Scan(&i.ID, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const blockedDescendants = `-- name: BlockedDescendants :many
 WITH RECURSIVE below AS (
     SELECT e.child_id AS id FROM step_edges e WHERE e.parent_id = ANY($1::uuid[])
@@ -191,8 +222,8 @@ func (q *Queries) ListParents(ctx context.Context, stepIds []uuid.UUID) ([]ListP
 }
 
 const listSteps = `-- name: ListSteps :many
-SELECT s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted, s.failure,
-    s.stopped_because, r.available_at AS next_due
+SELECT s.execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state, s.attempts_ended, s.counted,
+    s.failure, s.stopped_because, r.available_at AS next_due
 FROM steps s
 JOIN capabilities c ON c.id = s.capability_id
 LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
@@ -209,6 +240,7 @@ type ListStepsParams struct {
 }
 
 type ListStepsRow struct {
+	ExecutionID    uuid.UUID
 	ID             uuid.UUID
 	Ordinal        int32
 	Name           string
@@ -240,6 +272,7 @@ func (q *Queries) ListSteps(ctx context.Context, arg ListStepsParams) ([]ListSte
 	for rows.Next() {
 		var i ListStepsRow
 		if err := rows.Scan(
+			&i.ExecutionID,
 			&i.ID,
 			&i.Ordinal,
 			&i.Name,
@@ -289,11 +322,28 @@ func (q *Queries) OpenStepIDs(ctx context.Context, executionIds []uuid.UUID) ([]
 	return items, nil
 }
 
+const stepOfName = `-- name: StepOfName :one
+SELECT id FROM steps WHERE execution_id = $1 AND name = $2::text
+`
+
+type StepOfNameParams struct {
+	ExecutionID uuid.UUID
+	Name        string
+}
+
+// A step by its name. Takes no lock; index (execution_id, ordinal), one execution's steps.
+func (q *Queries) StepOfName(ctx context.Context, arg StepOfNameParams) (uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, stepOfName, arg.ExecutionID, arg.Name)
+	var id uuid.UUID
+	err := row.Scan(&id)
+	return id, err
+}
+
 const stepsByID = `-- name: StepsByID :many
 SELECT s.id, s.execution_id, s.ordinal, s.name, s.capability_id, c.name AS capability, s.node, s.priority, s.state, s.retry_policy,
     s.schedule_to_start, s.start_to_close, s.schedule_to_close, s.start_delay, s.has_children, s.waiting_parents, s.opened_at,
     s.attempts_ended, s.counted, s.failures, s.lost_in_row, s.released_in_row, s.failure, s.stopped_because, s.input_bytes,
-    s.parent_bytes, s.output_bytes, s.checkpoint_bytes,
+    s.parent_bytes, s.output_bytes, s.checkpoint_bytes, c.paused,
     COALESCE(a.id, '00000000-0000-0000-0000-000000000000')::uuid AS attempt_id, COALESCE(a.number, 0)::integer AS number,
     COALESCE(a.round, 0)::integer AS round, COALESCE(a.state, '')::text AS attempt_state,
     COALESCE(a.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
@@ -340,6 +390,7 @@ type StepsByIDRow struct {
 	ParentBytes            int32
 	OutputBytes            int32
 	CheckpointBytes        int32
+	Paused                 bool
 	AttemptID              uuid.UUID
 	Number                 int32
 	Round                  int32
@@ -396,6 +447,7 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 			&i.ParentBytes,
 			&i.OutputBytes,
 			&i.CheckpointBytes,
+			&i.Paused,
 			&i.AttemptID,
 			&i.Number,
 			&i.Round,
@@ -409,6 +461,122 @@ func (q *Queries) StepsByID(ctx context.Context, ids []uuid.UUID) ([]StepsByIDRo
 			&i.StartToCloseAt,
 			&i.LeaseEntry,
 			&i.AttemptCheckpointBytes,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const stepsByName = `-- name: StepsByName :many
+SELECT w.execution_id::uuid AS execution_id, s.id, s.ordinal, s.name, c.name AS capability, s.node, s.priority, s.state,
+    s.attempts_ended, s.counted, s.failure, s.stopped_because, r.available_at AS next_due
+FROM (SELECT u.execution_id, jsonb_object_agg(u.name, true) AS names
+    FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS name) u GROUP BY u.execution_id) w
+CROSS JOIN LATERAL (
+    SELECT t.id, t.ordinal, t.name, t.capability_id, t.node, t.priority, t.state, t.attempts_ended, t.counted, t.failure,
+        t.stopped_because
+    FROM steps t WHERE t.execution_id = w.execution_id AND w.names ? t.name OFFSET 0) s
+JOIN capabilities c ON c.id = s.capability_id
+LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
+`
+
+type StepsByNameParams struct {
+	ExecutionIds []uuid.UUID
+	Names        []string
+}
+
+type StepsByNameRow struct {
+	ExecutionID    uuid.UUID
+	ID             uuid.UUID
+	Ordinal        int32
+	Name           string
+	Capability     string
+	Node           string
+	Priority       int16
+	State          string
+	AttemptsEnded  int32
+	Counted        int32
+	Failure        []byte
+	StoppedBecause string
+	NextDue        pgtype.Timestamptz
+}
+
+// Steps of executions by their names. Names have no index: the steps of each execution are walked
+// once, and looked up among its names, which are a jsonb since that is searched and not walked.
+// Takes no lock; index (execution_id, ordinal).
+func (q *Queries) StepsByName(ctx context.Context, arg StepsByNameParams) ([]StepsByNameRow, error) {
+	rows, err := q.db.Query(ctx, stepsByName, arg.ExecutionIds, arg.Names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StepsByNameRow
+	for rows.Next() {
+		var i StepsByNameRow
+		if err := rows.Scan(
+			&i.ExecutionID,
+			&i.ID,
+			&i.Ordinal,
+			&i.Name,
+			&i.Capability,
+			&i.Node,
+			&i.Priority,
+			&i.State,
+			&i.AttemptsEnded,
+			&i.Counted,
+			&i.Failure,
+			&i.StoppedBecause,
+			&i.NextDue,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const unfinishedParents = `-- name: UnfinishedParents :many
+SELECT p.id, p.name, p.state, (EXISTS (SELECT FROM attempts a WHERE a.step_id = p.id AND a.number = p.attempts_ended + 1))::boolean AS running
+FROM step_edges e JOIN steps p ON p.id = e.parent_id
+WHERE e.child_id = $1 AND p.state <> 'SUCCEEDED' ORDER BY p.ordinal LIMIT $2::integer
+`
+
+type UnfinishedParentsParams struct {
+	StepID uuid.UUID
+	Most   int32
+}
+
+type UnfinishedParentsRow struct {
+	ID      uuid.UUID
+	Name    string
+	State   string
+	Running bool
+}
+
+// The parents that a step waits for, in the order of their declaration. Takes no lock; primary
+// keys of step_edges and steps, and (step_id, number) of attempts: whether one runs.
+func (q *Queries) UnfinishedParents(ctx context.Context, arg UnfinishedParentsParams) ([]UnfinishedParentsRow, error) {
+	rows, err := q.db.Query(ctx, unfinishedParents, arg.StepID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UnfinishedParentsRow
+	for rows.Next() {
+		var i UnfinishedParentsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.State,
+			&i.Running,
 		); err != nil {
 			return nil, err
 		}

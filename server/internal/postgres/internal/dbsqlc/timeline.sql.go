@@ -74,17 +74,24 @@ func (q *Queries) InsertEntries(ctx context.Context, arg InsertEntriesParams) er
 }
 
 const listTimeline = `-- name: ListTimeline :many
-SELECT sequence, milestone, stage, component, title, step_name, attempt_number, lease_version, worker_id, at, count, details
-FROM timeline WHERE execution_id = $1 AND sequence > $2::bigint ORDER BY sequence LIMIT $3::integer
+SELECT w.id::uuid AS execution_id, t.sequence, t.milestone, t.stage, t.component, t.title, t.step_name, t.attempt_number,
+    t.lease_version, t.worker_id, t.at, t.count, t.details
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS after) w
+CROSS JOIN LATERAL (
+    SELECT l.sequence, l.milestone, l.stage, l.component, l.title, l.step_name, l.attempt_number, l.lease_version, l.worker_id,
+        l.at, l.count, l.details
+    FROM timeline l WHERE l.execution_id = w.id AND l.sequence > w.after ORDER BY l.sequence LIMIT $3::integer) t
+ORDER BY w.id, t.sequence
 `
 
 type ListTimelineParams struct {
-	ExecutionID uuid.UUID
-	After       int64
-	PageSize    int32
+	Ids      []uuid.UUID
+	Afters   []int64
+	PageSize int32
 }
 
 type ListTimelineRow struct {
+	ExecutionID   uuid.UUID
 	Sequence      int64
 	Milestone     string
 	Stage         string
@@ -99,10 +106,10 @@ type ListTimelineRow struct {
 	Details       []byte
 }
 
-// A page of what happened, in order. Takes no lock; primary keys, and (execution_id, ordinal) of
-// steps for what is derived.
+// What happened to executions after an entry of each, in order, a page of each. Takes no lock;
+// primary keys, and (execution_id, ordinal) of steps for what is derived.
 func (q *Queries) ListTimeline(ctx context.Context, arg ListTimelineParams) ([]ListTimelineRow, error) {
-	rows, err := q.db.Query(ctx, listTimeline, arg.ExecutionID, arg.After, arg.PageSize)
+	rows, err := q.db.Query(ctx, listTimeline, arg.Ids, arg.Afters, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +118,7 @@ func (q *Queries) ListTimeline(ctx context.Context, arg ListTimelineParams) ([]L
 	for rows.Next() {
 		var i ListTimelineRow
 		if err := rows.Scan(
+			&i.ExecutionID,
 			&i.Sequence,
 			&i.Milestone,
 			&i.Stage,
@@ -127,6 +135,73 @@ func (q *Queries) ListTimeline(ctx context.Context, arg ListTimelineParams) ([]L
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const milestonesAt = `-- name: MilestonesAt :many
+SELECT milestone, at FROM timeline_entries WHERE execution_id = $1 AND milestone = ANY($2::text[])
+`
+
+type MilestonesAtParams struct {
+	ExecutionID uuid.UUID
+	Milestones  []string
+}
+
+type MilestonesAtRow struct {
+	Milestone string
+	At        pgtype.Timestamptz
+}
+
+// When milestones were reached, those that were. Takes no lock; unique index (execution_id, milestone).
+func (q *Queries) MilestonesAt(ctx context.Context, arg MilestonesAtParams) ([]MilestonesAtRow, error) {
+	rows, err := q.db.Query(ctx, milestonesAt, arg.ExecutionID, arg.Milestones)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MilestonesAtRow
+	for rows.Next() {
+		var i MilestonesAtRow
+		if err := rows.Scan(&i.Milestone, &i.At); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const reopenedBy = `-- name: ReopenedBy :many
+SELECT t.milestone FROM timeline_entries t
+WHERE t.execution_id = $1 AND t.milestone LIKE 'r%/execution/reopened' AND t.details ->> 'request_id' = $2::text
+`
+
+type ReopenedByParams struct {
+	ExecutionID uuid.UUID
+	RequestID   string
+}
+
+// The round that a request opened. Read under the execution's lock, takes none; primary key,
+// one execution's entries.
+func (q *Queries) ReopenedBy(ctx context.Context, arg ReopenedByParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, reopenedBy, arg.ExecutionID, arg.RequestID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var milestone string
+		if err := rows.Scan(&milestone); err != nil {
+			return nil, err
+		}
+		items = append(items, milestone)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -12,6 +12,125 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const capableWorkers = `-- name: CapableWorkers :many
+SELECT w.id, w.node, w.slots, w.last_seen_at, w.drained::boolean AS drained,
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w
+WHERE w.namespace = $1 AND w.session_id IS NOT NULL AND $2::text = ANY(w.capabilities)
+ORDER BY w.id DESC LIMIT $3::integer
+`
+
+type CapableWorkersParams struct {
+	Namespace  string
+	Capability string
+	Most       int32
+}
+
+type CapableWorkersRow struct {
+	ID         uuid.UUID
+	Node       string
+	Slots      int32
+	LastSeenAt pgtype.Timestamptz
+	Drained    bool
+	Live       int32
+}
+
+// Workers with a session that offer a capability, those that came last first, with the leases
+// that they hold. Takes no lock; index workers_open, one namespace's workers up to a bound;
+// index leases_worker.
+func (q *Queries) CapableWorkers(ctx context.Context, arg CapableWorkersParams) ([]CapableWorkersRow, error) {
+	rows, err := q.db.Query(ctx, capableWorkers, arg.Namespace, arg.Capability, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CapableWorkersRow
+	for rows.Next() {
+		var i CapableWorkersRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Node,
+			&i.Slots,
+			&i.LastSeenAt,
+			&i.Drained,
+			&i.Live,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const capacityOfCapabilities = `-- name: CapacityOfCapabilities :many
+WITH open AS MATERIALIZED (
+    SELECT w.id, w.slots, w.capabilities, w.last_seen_at, w.drained FROM worker_states w
+    WHERE w.namespace = $1 AND w.session_id IS NOT NULL ORDER BY w.id DESC LIMIT $2::integer
+), there AS MATERIALIZED (
+    SELECT o.capabilities, o.drained, CASE WHEN o.drained THEN 0
+        ELSE GREATEST(o.slots - (SELECT count(*) FROM leases l WHERE l.worker_id = o.id), 0) END AS free
+    FROM open o WHERE o.last_seen_at > now() - $3::interval
+), offers AS (
+    SELECT x.name, t.drained, t.free FROM there t CROSS JOIN LATERAL unnest(t.capabilities) x (name)
+    WHERE x.name = ANY($4::text[])
+)
+SELECT o.name::text AS name, count(*)::integer AS live, (count(*) FILTER (WHERE o.drained))::integer AS drained,
+    sum(o.free)::bigint AS free
+FROM offers o GROUP BY o.name
+UNION ALL
+SELECT '', count(*)::integer, 0, 0::bigint FROM open
+`
+
+type CapacityOfCapabilitiesParams struct {
+	Namespace      string
+	Most           int32
+	SessionTimeout pgtype.Interval
+	Names          []string
+}
+
+type CapacityOfCapabilitiesRow struct {
+	Name    string
+	Live    int32
+	Drained int32
+	Free    int64
+}
+
+// What the workers that are there can take, of each capability: the same rules as
+// task.Standing, summed up. looked is how many workers with a session were looked at, up to a
+// bound, those that came last first. Takes no lock; index workers_open, index leases_worker.
+func (q *Queries) CapacityOfCapabilities(ctx context.Context, arg CapacityOfCapabilitiesParams) ([]CapacityOfCapabilitiesRow, error) {
+	rows, err := q.db.Query(ctx, capacityOfCapabilities,
+		arg.Namespace,
+		arg.Most,
+		arg.SessionTimeout,
+		arg.Names,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CapacityOfCapabilitiesRow
+	for rows.Next() {
+		var i CapacityOfCapabilitiesRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Live,
+			&i.Drained,
+			&i.Free,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deleteOldSessions = `-- name: DeleteOldSessions :execrows
 DELETE FROM sessions WHERE id IN (
     SELECT s.id FROM sessions s WHERE s.ended_at < now() - interval '7 days' ORDER BY s.ended_at LIMIT $1::integer FOR UPDATE SKIP LOCKED)
@@ -110,7 +229,8 @@ func (q *Queries) FindSessions(ctx context.Context, ids []uuid.UUID) ([]FindSess
 }
 
 const findWorkers = `-- name: FindWorkers :many
-SELECT id, namespace, name, node, slots, session_id, draining, capabilities FROM workers WHERE id = ANY($1::uuid[])
+SELECT w.id, w.namespace, w.name, w.node, w.slots, w.session_id, w.drained::boolean AS drained, w.capabilities
+FROM worker_states w WHERE w.id = ANY($1::uuid[])
 `
 
 type FindWorkersRow struct {
@@ -120,11 +240,11 @@ type FindWorkersRow struct {
 	Node         string
 	Slots        int32
 	SessionID    uuid.NullUUID
-	Draining     bool
+	Drained      bool
 	Capabilities []string
 }
 
-// Workers as committed. Takes no lock; primary key.
+// Workers as committed. Takes no lock; primary keys of workers and drains.
 func (q *Queries) FindWorkers(ctx context.Context, ids []uuid.UUID) ([]FindWorkersRow, error) {
 	rows, err := q.db.Query(ctx, findWorkers, ids)
 	if err != nil {
@@ -141,7 +261,7 @@ func (q *Queries) FindWorkers(ctx context.Context, ids []uuid.UUID) ([]FindWorke
 			&i.Node,
 			&i.Slots,
 			&i.SessionID,
-			&i.Draining,
+			&i.Drained,
 			&i.Capabilities,
 		); err != nil {
 			return nil, err
@@ -152,6 +272,52 @@ func (q *Queries) FindWorkers(ctx context.Context, ids []uuid.UUID) ([]FindWorke
 		return nil, err
 	}
 	return items, nil
+}
+
+const getWorker = `-- name: GetWorker :one
+SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
+    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w WHERE w.id = $1
+`
+
+type GetWorkerRow struct {
+	ID           uuid.UUID
+	Namespace    string
+	Name         string
+	Node         string
+	Version      string
+	Slots        int32
+	Labels       []byte
+	Capabilities []string
+	SessionID    uuid.NullUUID
+	Draining     bool
+	RegisteredAt pgtype.Timestamptz
+	LastSeenAt   pgtype.Timestamptz
+	Drained      bool
+	Live         int32
+}
+
+// One worker, with the leases that it holds. Takes no lock; primary key, index leases_worker.
+func (q *Queries) GetWorker(ctx context.Context, id uuid.UUID) (GetWorkerRow, error) {
+	row := q.db.QueryRow(ctx, getWorker, id)
+	var i GetWorkerRow
+	err := row.Scan(
+		&i.ID,
+		&i.Namespace,
+		&i.Name,
+		&i.Node,
+		&i.Version,
+		&i.Slots,
+		&i.Labels,
+		&i.Capabilities,
+		&i.SessionID,
+		&i.Draining,
+		&i.RegisteredAt,
+		&i.LastSeenAt,
+		&i.Drained,
+		&i.Live,
+	)
+	return i, err
 }
 
 const insertSession = `-- name: InsertSession :exec
@@ -167,6 +333,92 @@ type InsertSessionParams struct {
 func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
 	_, err := q.db.Exec(ctx, insertSession, arg.ID, arg.WorkerID)
 	return err
+}
+
+const listWorkers = `-- name: ListWorkers :many
+SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
+    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w
+WHERE w.namespace = $1 AND w.name > $2::text
+  AND ($3::text = '' OR w.node = $3::text) AND ($4::text = '' OR w.version = $4::text)
+  AND ($5::text = '' OR $5::text = ANY(w.capabilities))
+  AND (NOT $6::boolean OR w.session_id IS NOT NULL AND w.last_seen_at > now() - $7::interval)
+ORDER BY w.name LIMIT $8::integer
+`
+
+type ListWorkersParams struct {
+	Namespace      string
+	After          string
+	Node           string
+	Version        string
+	Capability     string
+	LiveOnly       bool
+	SessionTimeout pgtype.Interval
+	PageSize       int32
+}
+
+type ListWorkersRow struct {
+	ID           uuid.UUID
+	Namespace    string
+	Name         string
+	Node         string
+	Version      string
+	Slots        int32
+	Labels       []byte
+	Capabilities []string
+	SessionID    uuid.NullUUID
+	Draining     bool
+	RegisteredAt pgtype.Timestamptz
+	LastSeenAt   pgtype.Timestamptz
+	Drained      bool
+	Live         int32
+}
+
+// A page of a namespace's workers in order of name, with the leases that they hold. Takes no
+// lock; unique index (namespace, name), the other filters are looked at row by row; index
+// leases_worker.
+func (q *Queries) ListWorkers(ctx context.Context, arg ListWorkersParams) ([]ListWorkersRow, error) {
+	rows, err := q.db.Query(ctx, listWorkers,
+		arg.Namespace,
+		arg.After,
+		arg.Node,
+		arg.Version,
+		arg.Capability,
+		arg.LiveOnly,
+		arg.SessionTimeout,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListWorkersRow
+	for rows.Next() {
+		var i ListWorkersRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Namespace,
+			&i.Name,
+			&i.Node,
+			&i.Version,
+			&i.Slots,
+			&i.Labels,
+			&i.Capabilities,
+			&i.SessionID,
+			&i.Draining,
+			&i.RegisteredAt,
+			&i.LastSeenAt,
+			&i.Drained,
+			&i.Live,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const lockWorker = `-- name: LockWorker :one
@@ -210,17 +462,15 @@ func (q *Queries) LockWorkerByName(ctx context.Context, arg LockWorkerByNamePara
 }
 
 const lockWorkers = `-- name: LockWorkers :many
-SELECT id, name, node, slots, session_id, draining, capabilities FROM workers WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+SELECT id, name, node, slots, session_id FROM workers WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 `
 
 type LockWorkersRow struct {
-	ID           uuid.UUID
-	Name         string
-	Node         string
-	Slots        int32
-	SessionID    uuid.NullUUID
-	Draining     bool
-	Capabilities []string
+	ID        uuid.UUID
+	Name      string
+	Node      string
+	Slots     int32
+	SessionID uuid.NullUUID
 }
 
 // The slots' gate: dispatch re-counts under it. Locks FOR NO KEY UPDATE in order of id,
@@ -240,8 +490,6 @@ func (q *Queries) LockWorkers(ctx context.Context, ids []uuid.UUID) ([]LockWorke
 			&i.Node,
 			&i.Slots,
 			&i.SessionID,
-			&i.Draining,
-			&i.Capabilities,
 		); err != nil {
 			return nil, err
 		}
@@ -316,4 +564,38 @@ func (q *Queries) UpsertWorker(ctx context.Context, arg UpsertWorkerParams) (uui
 	var id uuid.UUID
 	err := row.Scan(&id)
 	return id, err
+}
+
+const workerLoads = `-- name: WorkerLoads :many
+SELECT w.id, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+FROM worker_states w WHERE w.id = ANY($1::uuid[])
+`
+
+type WorkerLoadsRow struct {
+	ID      uuid.UUID
+	Drained bool
+	Live    int32
+}
+
+// What workers hold and whether they are drained, by a statement later than the locks over them:
+// a drain that was committed before counts. Takes no lock; primary keys of workers and drains,
+// index leases_worker.
+func (q *Queries) WorkerLoads(ctx context.Context, ids []uuid.UUID) ([]WorkerLoadsRow, error) {
+	rows, err := q.db.Query(ctx, workerLoads, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerLoadsRow
+	for rows.Next() {
+		var i WorkerLoadsRow
+		if err := rows.Scan(&i.ID, &i.Drained, &i.Live); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

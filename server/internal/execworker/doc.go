@@ -1,0 +1,20 @@
+// Package execworker is what `leasehold worker` runs: a worker that starts a program for each
+// attempt, so that a shell script can do steps. It is a client like any other, and imports
+// nothing of the server's but the worker SDK.
+//
+//	stdin                    the step's input, byte for byte
+//	stdout                   its output: JSON if it is one JSON value, else bytes; limited
+//	stderr                   passed on; its tail stands in the failure
+//	exit 0                   succeeded
+//	exit 75 (EX_TEMPFAIL)    handed back, does not count as a try
+//	Config.PermanentExit     failed, not tried again
+//	any other end            failed, tried again as the step's retry policy says
+//
+// The rest is in environment variables, see environment. EX_TEMPFAIL is that of sysexits.h.
+//
+// The program is the leader of a process group. When the lease is lost, the execution is
+// cancelled or the worker stops, the group gets SIGTERM, and SIGKILL after Config.KillAfter; if
+// the lease is lost, sooner: then somebody else may have the step. What of the group outlives
+// its leader is killed, too. On Linux the program also ends when the worker is killed; what it
+// has started itself may go on, and is what the fencing token is for.
+package execworker

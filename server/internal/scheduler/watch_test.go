@@ -1,0 +1,441 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A change is read once for all that watch, and what nobody watches is not read.
+// Caught: a read for each watch.
+func TestWatch_OneReadForAll(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		one := s.begin(3, 5)
+		var tales []*tale
+		for i := range 300 {
+			tales = append(tales, s.watch(one, int64(i%2)*5)) // some with a snapshot, some without
+		}
+		var others []uuid.UUID
+		for range 100 {
+			others = append(others, s.begin(1, 1))
+			tales = append(tales, s.watch(others[len(others)-1], 1))
+		}
+		time.Sleep(10 * time.Second)
+		s.counts()
+		for n := int64(6); n < 16; n++ {
+			s.commit(one, 1)
+			s.hear(HintChange)
+			time.Sleep(40 * time.Millisecond)
+			for _, x := range tales[:300] {
+				x.expect("soon", n)
+			}
+			time.Sleep(900 * time.Millisecond)
+			if moved, changes, reads := s.counts(); changes != 1 || reads != 0 || moved > 2 {
+				t.Errorf("a change cost %d looks and %d reads of it, %d snapshots; want one read", moved, changes, reads)
+			}
+		}
+		for _, id := range others { // all at once: read together
+			s.end(id)
+		}
+		s.end(one)
+		s.hear(HintChange)
+		for _, x := range tales {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, changes, _ := s.counts(); changes > 3 {
+			t.Errorf("changes of 101 executions cost %d reads, want 3", changes)
+		}
+		if s.Watchers() != 0 || len(s.watches.topics) != 0 {
+			t.Errorf("%d watches and %d topics are left", s.Watchers(), len(s.watches.topics))
+		}
+	})
+}
+
+// One that comes a little later than the others costs no read of its own either.
+// Caught: a hub that forgets at once what it read.
+func TestWatch_LittleLate(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		late := s.watch(id, 1, func(x *tale) { x.pause = func() time.Duration { return 1200 * time.Millisecond } })
+		quick := s.watch(id, 1)
+		time.Sleep(time.Second)
+		s.counts()
+		for range 3 {
+			s.commit(id, 1)
+			s.hear(HintChange)
+			time.Sleep(500 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		late.expect("the late one", 4)
+		quick.expect("the quick one", 4)
+		if _, changes, _ := s.counts(); changes != 3 {
+			t.Errorf("3 changes cost %d reads", changes)
+		}
+		s.end(id)
+		_, _ = late.over(), quick.over()
+	})
+}
+
+// Hints may be lost: the hub looks all the same. Hints may come in numbers: it looks now and then.
+// Caught: no look without a hint; a look for each hint.
+func TestWatch_HintsAreNotTruth(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		x := s.watch(id, 1)
+		time.Sleep(10 * time.Second)
+		s.commit(id, 1)
+		time.Sleep(1200 * time.Millisecond)
+		x.expect("without a hint", 2)
+		s.counts()
+		for range 10_000 {
+			s.hear(HintChange)
+			time.Sleep(time.Millisecond)
+		}
+		if moved, changes, _ := s.counts(); moved < 150 || moved > 201 || changes != 0 {
+			t.Errorf("10,000 hints in 10 s cost %d looks and %d reads", moved, changes)
+		}
+		s.end(id)
+		if err := x.over(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// While nothing is watched hints cost nothing, and what has ended is not looked at.
+// Caught: looks for nobody.
+func TestWatch_NobodyWatches(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		quiet := func(when string) {
+			t.Helper()
+			for range 100 {
+				s.hear(HintChange)
+				time.Sleep(time.Second)
+			}
+			if moved, changes, reads := s.counts(); moved+changes+reads != 0 {
+				t.Errorf("%s: %d looks, %d reads, %d snapshots", when, moved, changes, reads)
+			}
+		}
+		quiet("at first")
+		id := s.begin(1, 1)
+		s.end(id)
+		for _, after := range []int64{0, 1, 2} {
+			if err := s.watch(id, after).over(); err != nil {
+				t.Error(err)
+			}
+		}
+		if moved, changes, reads := s.counts(); moved != 0 || changes != 2 || reads != 1 {
+			t.Errorf("what has ended cost %d looks, %d reads, %d snapshots", moved, changes, reads)
+		}
+		open := s.begin(1, 1)
+		x := s.watch(open, 0)
+		time.Sleep(time.Second)
+		x.leave()
+		if err := x.over(); !errors.Is(err, context.Canceled) {
+			t.Errorf("one that leaves: %v", err)
+		}
+		s.counts()
+		quiet("after the last one left")
+	})
+}
+
+// A watch can begin anywhere: with a snapshot, after a revision, at the end, or beyond.
+func TestWatch_Begins(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		after                      int64
+		snapshots, steps, ofChange int
+	}{
+		{0, 1, 450, 0}, {1, 0, 0, 2999}, {2999, 0, 0, 1}, {3000, 0, 0, 0}, {3001, 1, 450, 0}, {1 << 60, 1, 450, 0},
+	} {
+		inScene(t, func(s *scene) {
+			id := s.begin(450, 2999)
+			s.end(id)
+			x := s.watch(id, tt.after)
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("at the end", 3000)
+			if x.snapshots != tt.snapshots || x.steps != tt.steps || x.changes != tt.ofChange {
+				t.Errorf("after %d: %d snapshots with %d steps, %d changes; want %+v", tt.after, x.snapshots, x.steps, x.changes, tt)
+			}
+		})
+	}
+	inScene(t, func(s *scene) {
+		var missing *NotFoundError
+		for _, after := range []int64{0, 7} {
+			if err := s.watch(uuid.New(), after).over(); !errors.As(err, &missing) || missing.Kind != KindExecution {
+				t.Errorf("an unknown one, after %d: %v", after, err)
+			}
+		}
+	})
+}
+
+// What happens while a snapshot is read part by part is told after it: nothing is missed, and no
+// step is told twice. Caught: changes after the revision of the last part.
+func TestWatch_SnapshotOfWhatMoves(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1000, 10)
+		s.between = func() { s.deeds[id].revision += 3 }
+		x := s.watch(id, 0)
+		time.Sleep(5 * time.Second)
+		if x.snapshots != 1 || x.steps != 1000 || x.changes != 15 {
+			t.Errorf("%d snapshots with %d steps, %d changes", x.snapshots, x.steps, x.changes)
+		}
+		x.expect("after the snapshot", 25)
+		s.end(id)
+		if err := x.over(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// One that takes its time is told everything, and holds up nobody; what the hub keeps is bounded.
+// Caught: telling in the hub's loop; batches kept for ever.
+func TestWatch_SlowOnes(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		hold := make(chan struct{})
+		slow := s.watch(id, 1, func(x *tale) { x.hold = hold })
+		late := s.watch(id, 1, func(x *tale) { x.pause = func() time.Duration { return 300 * time.Millisecond } })
+		quick := s.watch(id, 1)
+		const rounds = 100
+		for n := range int64(rounds) {
+			s.commit(id, 500)
+			s.hear(HintChange)
+			time.Sleep(200 * time.Millisecond)
+			quick.expect("the quick one", (n+1)*500+1)
+			if s.watches.entries > keepEntries || len(s.watches.kept) > 50 {
+				t.Fatalf("%d entries in %d batches are kept", s.watches.entries, len(s.watches.kept))
+			}
+		}
+		slow.expect("the slow one", 1)
+		s.end(id)
+		if err := quick.over(); err != nil {
+			t.Error(err)
+		}
+		close(hold)
+		for _, x := range []*tale{slow, late} {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("all", rounds*500+2)
+		}
+	})
+}
+
+// What is more than one read takes comes in several, for many executions fairly.
+func TestWatch_ManyChangesAtOnce(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		var ids []uuid.UUID
+		var tales []*tale
+		for range 120 {
+			id := s.begin(1, 1)
+			ids, tales = append(ids, id), append(tales, s.watch(id, 1), s.watch(id, 1))
+		}
+		time.Sleep(time.Second)
+		for i, id := range ids {
+			s.commit(id, int64(10+i*i/10))
+			s.end(id)
+		}
+		s.hear(HintChange)
+		for i, x := range tales {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("all", int64(12+i/2*(i/2)/10))
+		}
+		if s.largest > readEntries {
+			t.Errorf("a read of %d entries", s.largest)
+		}
+	})
+}
+
+// An execution that is found behind where it was, as after the failover of a standby that had not
+// received all, is told anew. Caught: a watch that waits for a revision to come again.
+func TestWatch_Rewound(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(2, 10)
+		waits, resumes := s.watch(id, 10), s.watch(id, 10)
+		time.Sleep(3 * time.Second)
+		s.commit(id, -4)
+		time.Sleep(3 * time.Second)
+		for _, x := range []*tale{waits, resumes, s.watch(id, 10)} {
+			time.Sleep(2 * time.Second)
+			x.expect("anew", 6)
+			if x.snapshots != 1 {
+				t.Errorf("%d snapshots, want 1", x.snapshots)
+			}
+			defer x.over()
+		}
+		s.commit(id, 1)
+		s.end(id)
+	})
+}
+
+// An execution that is removed while it is watched is not there any more.
+func TestWatch_Removed(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		x := s.watch(id, 0)
+		time.Sleep(5 * time.Second)
+		s.remove(id)
+		var missing *NotFoundError
+		if err := x.over(); !errors.As(err, &missing) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// While the store is away watches wait, and go on when it is back; only a first read is refused.
+// Caught: watches that end with the store.
+func TestWatch_StoreAway(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1000, 1)
+		whole, part := s.watch(id, 0), s.watch(id, 0, func(x *tale) { x.pause = func() time.Duration { return 5 * time.Second } })
+		time.Sleep(7 * time.Second) // one waits for changes, the other has a part of its snapshot
+		s.fail(errAway)
+		for _, after := range []int64{0, 1} {
+			var away *UnavailableError
+			if err := s.watch(id, after).over(); !errors.As(err, &away) {
+				t.Errorf("a first read, after %d: %v", after, err)
+			}
+		}
+		time.Sleep(time.Hour)
+		moved, changes, reads := s.counts()
+		if total := moved + changes + reads; total < 3600 || total > 11_000 {
+			t.Errorf("%d reads in an hour, want one or two a second", total)
+		}
+		s.fail(nil)
+		s.end(id)
+		for _, x := range []*tale{whole, part} {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("all", 2)
+			if x.snapshots != 1 || x.steps != 1000 {
+				t.Errorf("%d snapshots with %d steps", x.snapshots, x.steps)
+			}
+		}
+	})
+}
+
+// There is a limit, and room again when one has left.
+func TestWatch_Limit(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		s.watches.limit = 2
+		first, second := s.watch(id, 0), s.watch(id, 1)
+		synctest.Wait()
+		var full *ExhaustedError
+		if err := s.watch(id, 0).over(); !errors.As(err, &full) || full.Reason != ReasonTooManyStreams || full.Limit != 2 || full.RetryAfter <= 0 {
+			t.Errorf("the third: %v", err)
+		}
+		first.leave()
+		_ = first.over()
+		third := s.watch(id, 0)
+		time.Sleep(time.Second)
+		third.expect("there is room again", 1)
+		if s.Watchers() != 2 {
+			t.Errorf("%d watches, want 2", s.Watchers())
+		}
+		s.end(id)
+		_, _ = second.over(), third.over()
+	})
+}
+
+// When the replica ends no watch goes on.
+func TestWatch_EndsWithItsReplica(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &chronicle{deeds: map[uuid.UUID]*deed{}}
+		hub := newHub(c, slog.New(slog.DiscardHandler), 10)
+		s := &scene{chronicle: c, Scheduler: &Scheduler{watches: hub}, t: t}
+		ctx, cancel := context.WithCancel(t.Context())
+		go hub.run(ctx)
+		x := s.watch(s.begin(1, 1), 0)
+		time.Sleep(time.Second)
+		cancel()
+		var away *UnavailableError
+		if err := x.over(); !errors.As(err, &away) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// Whatever happens in whatever order, every watch is told every change once and in order: with
+// hints that are lost, a store that fails, and readers of every pace that come and go.
+func TestWatch_AnyOrder(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		inScene(t, func(s *scene) {
+			var ids []uuid.UUID
+			var tales []*tale
+			var of []uuid.UUID
+			for range 1 + rand.IntN(8) {
+				ids = append(ids, s.begin(rand.IntN(500), 1+rand.Int64N(5)))
+			}
+			pace := func(x *tale) {
+				if limit := rand.N(2 * time.Second); rand.IntN(2) == 0 {
+					x.pause = func() time.Duration { return rand.N(limit + 1) }
+				}
+			}
+			for range 400 {
+				id := ids[rand.IntN(len(ids))]
+				switch rand.IntN(8) {
+				case 0, 1:
+					s.mu.Lock()
+					after := rand.Int64N(s.deeds[id].revision + 1)
+					s.mu.Unlock()
+					tales, of = append(tales, s.watch(id, after, pace)), append(of, id)
+				case 2, 3, 4:
+					s.commit(id, 1+rand.Int64N(40))
+				case 5:
+					s.hear(HintChange)
+				case 6:
+					s.fail([]error{nil, nil, errAway}[rand.IntN(3)])
+				case 7:
+					if len(tales) > 0 && rand.IntN(4) == 0 {
+						tales[rand.IntN(len(tales))].leave()
+					}
+				}
+				time.Sleep(rand.N(60 * time.Millisecond))
+			}
+			s.fail(nil)
+			for _, id := range ids {
+				s.end(id)
+			}
+			time.Sleep(time.Hour)
+			for i, x := range tales {
+				var away *UnavailableError
+				switch err := x.over(); {
+				case err == nil:
+					x.expect("all", s.deeds[of[i]].revision)
+				case !errors.As(err, &away) && !errors.Is(err, context.Canceled):
+					t.Error(err)
+				}
+			}
+			if s.Watchers() != 0 || len(s.watches.topics) != 0 {
+				t.Errorf("%d watches and %d topics are left", s.Watchers(), len(s.watches.topics))
+			}
+		})
+	}
+}
