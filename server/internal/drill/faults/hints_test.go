@@ -13,7 +13,7 @@ import (
 // times, each time while a worker's poll is parked at one replica and work comes through the
 // other. The work is leased all the same, and at most 5 s later within a second again; the
 // replicas listen again, and the logs have no line more than a second. Broken once: a listener
-// that ends with its connection, and one that logs each try and tries at once.
+// that ends with its connection.
 func TestB86_ListenerLost(t *testing.T) {
 	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 2})
@@ -58,7 +58,7 @@ func TestB86_ListenerLost(t *testing.T) {
 
 // TestLogs_StayBoundedWhileAllIsAway: PostgreSQL is away for a while, then the sink. Each loop
 // of a replica fails over and over; the log has about a line a second at most. Broken once:
-// the relay's line for each claim that fails.
+// without the calm of the server's log.
 func TestLogs_StayBoundedWhileAllIsAway(t *testing.T) {
 	alongside(t)
 	n := testsink.StartNATS(t)
