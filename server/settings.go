@@ -219,7 +219,7 @@ func (l logSettings) logger(w io.Writer) *slog.Logger {
 	_ = level.UnmarshalText([]byte(l.Level)) // One of the four of its tag.
 	options := &slog.HandlerOptions{Level: level}
 	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(newCalm(slog.NewJSONHandler(w, options)))
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(newCalm(slog.NewTextHandler(w, options)))
 }

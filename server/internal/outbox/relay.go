@@ -108,9 +108,7 @@ type Relay struct {
 	results chan RunResult
 	wg      sync.WaitGroup
 	away    outage
-	store   trouble  // with claiming
-	refused rationed // events that were not taken
-	dead    rationed
+	store   trouble // with claiming
 }
 
 // errStopping cuts off a try that the relay's stop does not wait for any longer.
@@ -139,8 +137,6 @@ func NewRelay(c Config) *Relay {
 			ends: "outbox: the sink is back"}},
 		store: trouble{log: c.Logger, begins: "outbox: events cannot be claimed, trying again",
 			ends: "outbox: events are claimed again"},
-		refused: rationed{log: c.Logger, every: tellAtMost},
-		dead:    rationed{log: c.Logger, every: time.Second},
 	}
 }
 
@@ -294,9 +290,9 @@ func (r *Relay) failure(e *Event, err error) *Failure {
 	}
 	about := []any{"event_id", e.ID, "type", e.Type, "aggregate_id", e.AggregateID, "attempts", e.Attempts + 1, "error", err}
 	if f.Dead = isRefused(err) || e.Attempts+1 >= r.c.MaximumAttempts; f.Dead {
-		r.dead.warn("outbox: event is dead until it is redriven or skipped", about...)
+		r.c.Logger.Warn("outbox: event is dead until it is redriven or skipped", about...)
 	} else {
-		r.refused.warn("outbox: the sink did not take an event, which is tried again", about...)
+		r.c.Logger.Warn("outbox: the sink did not take an event, which is tried again", about...)
 	}
 	return f
 }
