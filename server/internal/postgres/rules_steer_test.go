@@ -92,7 +92,13 @@ func TestPause_OverlappingDispatchesDoNotPutItOff(t *testing.T) {
 	t.Parallel()
 	s := standOn(t, databases.New(t), postgres.Config{MaxConns: 20})
 	s.slow(150 * time.Millisecond)
-	s.enqueue(spec("a", 3000))
+	var batch []scheduler.NewExecution // one step each: a dispatch holds its execution
+	for range 2000 {
+		batch = append(batch, newExecution(spec("a", 1)))
+	}
+	if _, err := s.store.Enqueue(t.Context(), batch, true, true); err != nil {
+		t.Fatal(err)
+	}
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	defer all.Wait()
