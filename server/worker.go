@@ -12,7 +12,7 @@ import (
 
 // workerCommand runs a program for each attempt.
 type workerCommand struct {
-	Address      string            `default:"127.0.0.1:50051" help:"Address of a server."`
+	Address      []string          `default:"127.0.0.1:50051" help:"Where a server is reached; several with commas."`
 	Capability   []string          `required:"" placeholder:"NAME" help:"What the program can do; several with commas."`
 	Slots        int               `default:"1" help:"Programs that run at once; 1 to 10000."`
 	Namespace    string            `default:"default" help:"Namespace to work for."`
@@ -61,7 +61,7 @@ func (c *workerCommand) program() []string {
 func (c *workerCommand) Run(ctx context.Context, to console) error {
 	return execworker.Run(ctx, execworker.Config{
 		Worker: worker.Config{
-			Address: c.Address, Namespace: c.Namespace, Name: c.Name, Node: c.Node, Labels: c.Label, Version: "leasehold " + version,
+			Addresses: c.Address, Namespace: c.Namespace, Name: c.Name, Node: c.Node, Labels: c.Label, Version: "leasehold " + version,
 			Slots: c.Slots, LeaseDuration: c.Lease, Grace: graceOf(c.Grace), Logger: c.Log.logger(to.err),
 		},
 		Capabilities: c.Capability, Command: c.program(), PermanentExit: c.Permanent, TempFailDelay: c.HandBack,

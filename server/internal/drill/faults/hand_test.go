@@ -176,19 +176,7 @@ type clientProcess struct {
 // startClient starts one, and returns when it is about to poll.
 func startClient(t *testing.T, job clientJob) *clientProcess {
 	t.Helper()
-	mode, err := json.Marshal(job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), clientMode+"="+string(mode))
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	dieWithUs(cmd.SysProcAttr)
+	cmd := ourselves(t, clientMode, job)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -202,6 +190,25 @@ func startClient(t *testing.T, job clientJob) *clientProcess {
 		t.Fatalf("the client said %+v", line)
 	}
 	return p
+}
+
+// ourselves is this test binary as a process of another mode, which gets its job as JSON.
+func ourselves(t *testing.T, mode string, job any) *exec.Cmd {
+	t.Helper()
+	text, err := json.Marshal(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), mode+"="+string(text))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	dieWithUs(cmd.SysProcAttr)
+	return cmd
 }
 
 func (p *clientProcess) next(t *testing.T) clientLine {

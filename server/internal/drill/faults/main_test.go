@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, beClient(mode))
 		os.Exit(2)
 	}
+	if mode := os.Getenv(workerMode); mode != "" {
+		os.Exit(beWorkers(mode))
+	}
 	status := m.Run()
 	shared.databases.Stop()
 	if shared.dir != "" {

@@ -20,6 +20,9 @@ type proxy struct {
 	spread   time.Duration
 	gates    map[bool]chan struct{} // by direction, answers or not: closed when it is let go
 	silent   bool
+	shut     bool // new connections are refused
+	age      int  // of the connections that are made now
+	lost     int  // those of a lower age are silent for ever
 	sockets  []net.Conn
 	finished bool
 	pumps    sync.WaitGroup
@@ -101,6 +104,21 @@ func (p *proxy) swallow() {
 	p.silent = true
 }
 
+// lose makes all connections silent for ever, as a firewall does that forgets them.
+func (p *proxy) lose() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.age++
+	p.lost = p.age
+}
+
+// refuse tells whether new connections are refused from now on.
+func (p *proxy) refuse(shut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shut = shut
+}
+
 // cut closes all connections, with a reset.
 func (p *proxy) cut() {
 	p.mu.Lock()
@@ -127,7 +145,7 @@ func (p *proxy) accept() {
 		}
 		p.mu.Lock()
 		p.sockets = append(p.sockets, near, far)
-		finished := p.finished
+		finished, shut, age := p.finished, p.shut, p.age
 		own := time.Duration(0)
 		if p.spread > 0 {
 			own = rand.N(p.spread)
@@ -137,8 +155,12 @@ func (p *proxy) accept() {
 			p.cut()
 			return
 		}
-		p.pumps.Go(func() { p.pump(near, far, true, own) })
-		p.pumps.Go(func() { p.pump(far, near, false, 0) })
+		if shut {
+			_, _ = near.Close(), far.Close() // nobody has used them
+			continue
+		}
+		p.pumps.Go(func() { p.pump(near, far, age, true, own) })
+		p.pumps.Go(func() { p.pump(far, near, age, false, 0) })
 	}
 }
 
@@ -149,17 +171,17 @@ type parcel struct {
 }
 
 // pump passes on what it reads, each parcel with its own delay beside that of the connection.
-func (p *proxy) pump(to, from net.Conn, answers bool, own time.Duration) {
+func (p *proxy) pump(to, from net.Conn, age int, answers bool, own time.Duration) {
 	parcels := make(chan parcel, 4096)
 	p.pumps.Go(func() {
 		for next := range parcels {
 			time.Sleep(time.Until(next.due))
 			p.pass(answers)
-			if !p.isSilent() {
+			if !p.isSilent(age) {
 				_, _ = to.Write(next.data) // the other pump sees the end
 			}
 		}
-		if !p.isSilent() {
+		if !p.isSilent(age) {
 			_ = to.Close() // an end is passed on too
 		}
 	})
@@ -176,10 +198,10 @@ func (p *proxy) pump(to, from net.Conn, answers bool, own time.Duration) {
 	}
 }
 
-func (p *proxy) isSilent() bool {
+func (p *proxy) isSilent(age int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.silent
+	return p.silent || age < p.lost
 }
 
 func (p *proxy) delay(answers bool) time.Duration {
