@@ -24,7 +24,7 @@ func TestB75_EveryCommittedEventArrives(t *testing.T) {
 		p.answerUnevenly(sized(100*time.Millisecond, 500*time.Millisecond))
 		p.cut()
 	}
-	l := startLoad(t, c, loadConfig{producers: 20, workers: 30, executions: sized(60, 2_200),
+	l := startLoad(t, c, loadConfig{producers: 20, workers: 30, slots: 20, executions: sized(60, 2_200),
 		lease: 15 * time.Second, call: 15 * time.Second, poll: 30 * time.Second, tame: !full(), steps: sized(1, 0)})
 	l.finish()
 	if events, least := c.number(`SELECT count(*) FROM outbox_events`), sized[int64](300, 20_000); events < least {
