@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -62,12 +63,21 @@ func (w *world) awaitPublished(limit time.Duration, leftOut ...string) {
 }
 
 // sameEvents fails the test unless the events that arrived are those that were committed, in
-// order, but for those of the executions left out.
+// order, but for those of the executions left out. It gives what is on its way some time.
 func (w *world) sameEvents(r *testsink.Record, leftOut ...string) {
 	w.t.Helper()
 	committed := w.rows("SELECT id::text "+others, append([]string{}, leftOut...))
 	if len(committed) == 0 {
 		w.t.Error("there are no events")
+	}
+	var missing []string
+	_ = Await(w.ctx, 20*time.Second, "all events", func(context.Context) (bool, error) {
+		taken := r.IDs()
+		missing = slices.DeleteFunc(slices.Clone(committed), func(id string) bool { return taken[id] })
+		return len(missing) == 0, nil
+	}) // what is missing tells
+	for _, id := range missing {
+		w.t.Errorf("event %s was committed, and did not arrive", id)
 	}
 	arrived := map[string]bool{}
 	for _, d := range r.Deliveries() {
@@ -75,11 +85,7 @@ func (w *world) sameEvents(r *testsink.Record, leftOut ...string) {
 			arrived[d.ID] = true
 		}
 	}
-	taken := r.IDs()
 	for _, id := range committed {
-		if !taken[id] {
-			w.t.Errorf("event %s was committed, and did not arrive", id)
-		}
 		delete(arrived, id)
 	}
 	for id := range arrived {

@@ -66,6 +66,14 @@ func (n *NATS) Stop() {
 	n.running.WaitForShutdown()
 }
 
+// Restart stops it and starts it with other options.
+func (n *NATS) Restart(change func(*server.Options)) {
+	n.t.Helper()
+	n.Stop()
+	change(n.options)
+	n.Start()
+}
+
 // Addr is its host and port; URL is for clients.
 func (n *NATS) Addr() string { return n.running.Addr().String() }
 

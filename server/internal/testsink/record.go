@@ -28,7 +28,8 @@ func (e *Event) Number() int64 {
 // Delivery is one arrival of an event.
 type Delivery struct {
 	Event
-	Before int // how often the event had come before
+	Body   []byte // as it came
+	Before int    // how often the event had come before
 
 	arrived, taken int // when, by the record's own count; 0: not taken
 }
@@ -44,7 +45,7 @@ type Record struct {
 
 // Arrived notes the arrival of an event.
 func (r *Record) Arrived(body []byte) (*Delivery, error) {
-	d := &Delivery{}
+	d := &Delivery{Body: slices.Clone(body)}
 	if err := json.Unmarshal(body, &d.Event); err != nil {
 		return nil, fmt.Errorf("event %s: %w", body, err)
 	}

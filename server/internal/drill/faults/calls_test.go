@@ -87,6 +87,7 @@ type peer struct {
 	conn       *grpc.ClientConn
 	executions leaseholdv1.ExecutionServiceClient
 	workers    leaseholdv1.WorkerServiceClient
+	operators  leaseholdv1.OperatorServiceClient
 }
 
 // dial connects to an address, and again soon whenever that is lost. Nothing is retried by it.
@@ -108,6 +109,7 @@ func dial(t *testing.T, addr string) *peer {
 		addr: addr, conn: conn,
 		executions: leaseholdv1.NewExecutionServiceClient(conn),
 		workers:    leaseholdv1.NewWorkerServiceClient(conn),
+		operators:  leaseholdv1.NewOperatorServiceClient(conn),
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 type loadConfig struct {
 	producers  int           // default 4
 	workers    int           // default 20
+	slots      int           // of each worker; default 4
 	executions int           // at least so many, and more until finish is called
 	pause      time.Duration // of a producer between two executions
 	lease      time.Duration // default 2 s
@@ -64,6 +65,9 @@ func startLoad(t *testing.T, c *cluster, cfg loadConfig) *load {
 	if cfg.workers == 0 {
 		cfg.workers = 20
 	}
+	if cfg.slots == 0 {
+		cfg.slots = 4
+	}
 	if cfg.lease == 0 {
 		cfg.lease = 2 * time.Second
 	}
@@ -88,7 +92,7 @@ func startLoad(t *testing.T, c *cluster, cfg loadConfig) *load {
 		l.producers.Go(func() { l.produce(ctx, producer) })
 	}
 	for i := range cfg.workers {
-		w := &worker{load: l, client: newClient(t, l.rec, c.addresses()), name: fmt.Sprintf("worker-%d", i), slots: 4}
+		w := &worker{load: l, client: newClient(t, l.rec, c.addresses()), name: fmt.Sprintf("worker-%d", i), slots: cfg.slots}
 		l.workers.Go(func() { w.run(ctx) })
 	}
 	return l

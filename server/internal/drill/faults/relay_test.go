@@ -1,12 +1,17 @@
 package faults
 
 import (
+	"context"
 	"net/http"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasehold/leasehold/api/consumer"
+	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/testsink"
 )
 
@@ -46,28 +51,27 @@ func (c *cluster) claimsEnd() {
 // claimLimit is within which another relay takes over what a dead one had claimed.
 const claimLimit = time.Minute
 
-// sameEvents fails the test unless what arrived is what was committed, in order.
+// sameEvents fails the test unless what arrived is what was committed, in order. It gives what
+// is on its way some time.
 func sameEvents(t *testing.T, c *cluster, r *testsink.Record) {
 	t.Helper()
 	rows, err := c.db.Query(t.Context(), `SELECT id::text FROM outbox_events`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
-	arrived, committed := r.IDs(), 0
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+	committed, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(committed) == 0 {
+		t.Fatalf("%d events were committed: %v", len(committed), err)
+	}
+	for began := time.Now(); len(r.IDs()) < len(committed) && time.Since(began) < time.Minute; {
+		time.Sleep(50 * time.Millisecond)
+	}
+	arrived := r.IDs()
+	for _, id := range committed {
 		if !arrived[id] {
 			t.Errorf("event %s was committed, and did not arrive", id)
 		}
 		delete(arrived, id)
-		committed++
-	}
-	if err := rows.Err(); err != nil || committed == 0 {
-		t.Errorf("%d events were committed: %v", committed, err)
 	}
 	for id := range arrived {
 		t.Errorf("event %s arrived, and was not committed", id)
@@ -75,19 +79,44 @@ func sameEvents(t *testing.T, c *cluster, r *testsink.Record) {
 	for _, broken := range r.CheckOrder() {
 		t.Error(broken)
 	}
-	t.Logf("%d events, %d repeats", committed, r.Repeats())
+	t.Logf("%d events, %d repeats", len(committed), r.Repeats())
 }
 
-// handled are the ids of the events that a consumer handles: it knows repeats by their id. The
-// inbox of api/consumer takes this place.
-func handled(list []*testsink.Delivery) []string {
-	var ids []string
+// handled has a consumer with an inbox handle deliveries, and counts what became of them.
+func handled(t *testing.T, list []*testsink.Delivery) map[consumer.Outcome]int {
+	t.Helper()
+	ctx := t.Context()
+	db, err := pgx.Connect(ctx, shared.databases.New(t)) // of the consumer's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close(context.Background()) }()
+	if _, err := db.Exec(ctx, consumer.InboxMigration+`CREATE TABLE told (event_id text)`); err != nil {
+		t.Fatal(err)
+	}
+	inbox, outcomes := consumer.Inbox{Consumer: "drill", Order: consumer.Gapless}, map[consumer.Outcome]int{}
 	for _, d := range list {
-		if !slices.Contains(ids, d.ID) {
-			ids = append(ids, d.ID)
+		e, err := consumer.ParseEvent(d.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			outcome, err := inbox.Handle(ctx, tx, e, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `INSERT INTO told VALUES ($1)`, e.ID)
+				return err
+			})
+			outcomes[outcome]++
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
-	return ids
+	var told int
+	if err := db.QueryRow(ctx, `SELECT count(*) FROM told`).Scan(&told); err != nil || told != outcomes[consumer.Handled] {
+		t.Errorf("%d facts were written (%v), want %d", told, err, outcomes[consumer.Handled])
+	}
+	return outcomes
 }
 
 // moment is a sink that has an event, and whose acknowledgement is held back.
@@ -131,7 +160,7 @@ func heldNATS(t *testing.T) *moment {
 
 // TestRelay_KilledBetweenPublishAndConfirm: the sink has the event, and the replica dies by
 // SIGKILL before it hears of it, or before it has written that down. The event comes again,
-// with the same id. Broken once: events marked PUBLISHED when they are claimed, and a new id
+// with the same id, by which a consumer's inbox ignores it. Broken once: events marked PUBLISHED when they are claimed, and a new id
 // at each publish.
 func TestRelay_KilledBetweenPublishAndConfirm(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -175,8 +204,11 @@ func killedBetween(t *testing.T, sink *moment, acknowledged bool) {
 	c.claimsEnd()
 	c.awaitEvents("PUBLISHED", claimLimit)
 	list := sink.arrived.Deliveries()
-	if len(list) != 2 || list[0].ID != list[1].ID || len(handled(list)) != 1 {
-		t.Errorf("got %d deliveries of %v, want two of one id", len(list), handled(list))
+	if len(list) != 2 || list[0].ID != list[1].ID {
+		t.Fatalf("got %d deliveries, want two of one id", len(list))
+	}
+	if got := handled(t, list); got[consumer.Handled] != 1 || got[consumer.Repeat] != 1 {
+		t.Errorf("the inbox of a consumer: %v, want one handled and one repeat", got)
 	}
 	sink.after()
 }
@@ -244,10 +276,14 @@ func TestRelay_NothingStaysPublishing(t *testing.T) {
 
 // TestRelay_DeadAfterTheLimit: an event that the sink does not take is DEAD after the limit of
 // tries, with the reason, and holds back what comes after it in its execution. Others go on.
+// Once the sink takes it, an operator redrives it, and all arrive in order. Broken once: a
+// redrive that leaves the head where it is.
 func TestRelay_DeadAfterTheLimit(t *testing.T) {
 	alongside(t)
+	var full atomic.Bool
+	full.Store(true)
 	r := testsink.StartReceiver(t, func(w http.ResponseWriter, _ *http.Request, d *testsink.Delivery) {
-		if d.Type == "leasehold.attempt.v1.leased" {
+		if d.Type == "leasehold.attempt.v1.leased" && full.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
 			_, _ = w.Write([]byte("no room left"))
 		}
@@ -260,19 +296,45 @@ func TestRelay_DeadAfterTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 30*time.Second, "an event DEAD", func() bool { return c.events("DEAD") == 1 })
-	var kind, reason string
-	var attempts, behind int
-	if err := c.db.QueryRow(t.Context(), `SELECT event_type, last_error, attempts,
-		(SELECT count(*) FROM outbox_events b WHERE b.aggregate_id = e.aggregate_id AND b.sequence > e.sequence AND b.status = 'PENDING')
-		FROM outbox_events e WHERE status = 'DEAD'`).Scan(&kind, &reason, &attempts, &behind); err != nil {
-		t.Fatal(err)
+	dead := deadEvents(t, p)
+	if len(dead) != 1 {
+		t.Fatalf("operators see %d DEAD events: %v", len(dead), dead)
 	}
-	if kind != "leasehold.attempt.v1.leased" || attempts != 2 || !strings.Contains(reason, "500 Internal Server Error: no room left") || behind < 3 {
-		t.Errorf("%s is DEAD after %d tries (%s), %d wait behind it", kind, attempts, reason, behind)
+	if e := dead[0]; e.GetType() != "leasehold.attempt.v1.leased" || e.GetAttempts() != 2 || !strings.Contains(e.GetLastError(), "500 Internal Server Error: no room left") {
+		t.Errorf("operators see %v", e)
+	}
+	if behind := c.number(`SELECT count(*) FROM outbox_events WHERE aggregate_id::text = $1 AND sequence > $2 AND status = 'PENDING'`,
+		dead[0].GetAggregateId(), dead[0].GetSequence()); behind < 3 {
+		t.Errorf("%d events wait behind it", behind)
 	}
 	enqueue(t, p, 1, "nobody")
 	eventually(t, 20*time.Second, "another execution's event", func() bool {
 		return c.number(`SELECT count(*) FROM outbox_events e WHERE e.status = 'PUBLISHED' AND e.sequence = 1`) == 2
 	})
-	// Here the operator's RedriveOutboxEvents goes on: the sink takes it, all arrive in order.
+	full.Store(false)
+	answer, err := p.operators.RedriveOutboxEvents(t.Context(), &leaseholdv1.RedriveOutboxEventsRequest{
+		Status: leaseholdv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_DEAD, Reason: "there is room again",
+	})
+	if err != nil || answer.GetCount() != 1 {
+		t.Fatalf("redrive: %v, %v", answer, err)
+	}
+	c.awaitEvents("PUBLISHED", 30*time.Second)
+	sameEvents(t, c, r.Record)
+}
+
+// deadEvents are the DEAD events as operators see them.
+func deadEvents(t *testing.T, p *peer) []*leaseholdv1.OutboxEvent {
+	t.Helper()
+	var all []*leaseholdv1.OutboxEvent
+	req := &leaseholdv1.ListOutboxEventsRequest{Statuses: []leaseholdv1.OutboxEventStatus{leaseholdv1.OutboxEventStatus_OUTBOX_EVENT_STATUS_DEAD}}
+	for {
+		answer, err := p.operators.ListOutboxEvents(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, answer.GetEvents()...)
+		if req.PageToken = answer.GetNextPageToken(); req.PageToken == "" {
+			return all
+		}
+	}
 }

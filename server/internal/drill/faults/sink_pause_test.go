@@ -43,7 +43,6 @@ func TestRelay_SinkPausedDuringLoad(t *testing.T) {
 	began := time.Now()
 	c.awaitEvents("PUBLISHED", 2*time.Minute)
 	t.Logf("%d events waited for the sink; all were sent %s after the end of the load", waiting, time.Since(began))
-	eventually(t, time.Minute, "all events read from the stream", func() bool { return len(arrived.IDs()) == n.Messages() })
 	sameEvents(t, c, arrived)
 	if r := arrived.Repeats(); r > 0 {
 		t.Errorf("%d repeats in the stream, which knows events by their ids", r)
