@@ -139,7 +139,7 @@ func (f *fakeApp) Report(ctx context.Context, r []scheduler.Report) []scheduler.
 
 func (f *fakeApp) Watch(ctx context.Context, id uuid.UUID, after int64, tell func(scheduler.Update) error) error {
 	if f.watch == nil {
-		return nil
+		return tell(scheduler.Update{Snapshot: &scheduler.ExecutionView{}})
 	}
 	return f.watch(ctx, id, after, tell)
 }
