@@ -162,7 +162,7 @@ func (f *fakeApp) Change(ctx context.Context, a outbox.Action, s outbox.Selectio
 
 func (f *fakeApp) Watch(ctx context.Context, id uuid.UUID, after int64, tell func(scheduler.Update) error) error {
 	if f.watch == nil {
-		return nil
+		return tell(scheduler.Update{Snapshot: &scheduler.ExecutionView{}})
 	}
 	return f.watch(ctx, id, after, tell)
 }
