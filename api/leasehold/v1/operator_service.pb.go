@@ -1879,7 +1879,8 @@ type ExplainStepResponse struct {
 	// Where its execution stands.
 	ExecutionState ExecutionState `protobuf:"varint,7,opt,name=execution_state,json=executionState,proto3,enum=leasehold.v1.ExecutionState" json:"execution_state,omitempty"`
 	// All that hold, the most fundamental first. Empty: nothing hinders it, and it is leased by
-	// the next poll of a worker that can run it.
+	// the next poll of a worker that can run it. Of workers that offer its capability the newest
+	// 10,000 are looked at.
 	Reasons []*StepReason `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// One sentence for people.
 	Summary string `protobuf:"bytes,9,opt,name=summary,proto3" json:"summary,omitempty"`

@@ -199,7 +199,7 @@ func TestTallies_AreSummedUpAndForgotten(t *testing.T) {
 	h.succeed(h.one(long))
 	w.rows(`WITH old AS (INSERT INTO attempt_tallies (capability_id, at, state, n)
 		SELECT c.id, now() - make_interval(secs => 130 + g), CASE g % 3 WHEN 0 THEN 'FAILED' ELSE 'SUCCEEDED' END, 1 + g % 5
-		FROM capabilities c, generate_series(1, 5000) g WHERE c.name = 'work' AND g < 3400 OR c.name = 'work' AND g > 3600 RETURNING 'x')
+		FROM capabilities c, generate_series(1, 5000) g WHERE c.name = 'work' AND (g < 3000 OR g > 4000) RETURNING 'x')
 		SELECT 'x' FROM old LIMIT 1`)
 	outcomes := func() string { return w.capability("work").GetLastHour().String() }
 	before, lastMinute := outcomes(), w.capability("work").GetLastMinute().GetSucceeded()

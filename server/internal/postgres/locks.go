@@ -12,14 +12,16 @@ import (
 // The order of locks, everywhere, within each ascending by id:
 //
 //	advisory keys (dispatch, enqueue and registration, each in a space of its own)
-//	→ scheduling requests → capabilities (share) → executions → steps → leases → workers
+//	→ scheduling requests → capabilities (key share) → executions → steps → leases → workers
 //	→ outbox heads → outbox events
 //
 // attempts, payloads, timers and timeline entries are written under their execution's or
 // lease's lock only, and need no order of their own. Who holds an execution first (report,
 // cancel, sweep) touches scheduling requests only with SKIP LOCKED and ON CONFLICT DO NOTHING.
 // Dispatch goes the other way round and therefore never waits: what is locked is left for the
-// next round. Capabilities and sessions are registered in transactions of their own.
+// next round. Capabilities and sessions are registered in transactions of their own, and so is
+// the wait of a pause or a drain for the dispatches under way: it locks capabilities or workers
+// only, once what it waits for is committed.
 
 // idempotencyKey is the advisory key over inserting under an idempotency key: an insert of a
 // key that another transaction has inserted and not committed would wait for that one, and

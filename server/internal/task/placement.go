@@ -73,17 +73,13 @@ func (p placement) full(o int) bool {
 
 func (p placement) fits(r *Waiting, o int) bool {
 	room := p.taken[o] == 0 || p.bytes[o]+r.AnswerBytes <= p.offers[o].Bytes
-	return room && !p.full(o) && p.offers[o].reach().Hinders(r.need()) == NotHindered
+	return room && !p.full(o) && MatchesNode(r.Node, p.offers[o].Node)
 }
 
 func (p placement) take(r *Waiting, o int) {
 	p.taken[o]++
 	p.bytes[o] += r.AnswerBytes
 	p.left[p.offers[o].WorkerID]--
-}
-
-func (w *Waiting) need() Need {
-	return Need{Namespace: w.Namespace, Capability: w.Capability, Node: w.Node}
 }
 
 func (o *Offer) reach() Reach {
