@@ -27,7 +27,8 @@ type clean struct{ m *testing.M }
 func (c clean) Run() int {
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, "LEASEHOLD_") && name != devpg.EnvBin && name != "LEASEHOLD_FULL" {
+		ours := strings.HasPrefix(name, "LEASEHOLD_") && name != devpg.EnvBin && name != "LEASEHOLD_FULL"
+		if ours || strings.HasPrefix(name, "OTEL_") {
 			_ = os.Unsetenv(name)
 		}
 	}

@@ -54,7 +54,14 @@ func (o *output) String() string {
 // launch starts a process, which is killed at the end of the test if it still lives.
 func launch(t *testing.T, args ...string) *process {
 	t.Helper()
+	return launchWith(t, nil, args...)
+}
+
+// launchWith starts it with further variables in its environment.
+func launchWith(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command("leasehold", args...), stderr: &output{}, exited: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = p.stderr
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -83,7 +90,13 @@ func launch(t *testing.T, args ...string) *process {
 // start launches a process and waits until it is ready.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := launch(t, args...)
+	return launch(t, args...).awaitReady()
+}
+
+// awaitReady waits until the process is ready.
+func (p *process) awaitReady() *process {
+	t := p.t
+	t.Helper()
 	line := make(chan error, 1)
 	go func() {
 		text, err := p.stdout.ReadBytes('\n')

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -37,78 +38,120 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		return unlessAsked(ctx, err)
 	}
 	defer web.Close()
+	s, err := assemble(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return s.live(ctx, listener, web, ready)
+}
 
-	seen := telemetry.New(telemetry.Config{Version: version, Logger: log})
-	store, err := postgres.Open(ctx, postgres.Config{
+// replica is the parts of a server, put together.
+type replica struct {
+	cfg     settings
+	log     *slog.Logger
+	seen    *telemetry.Telemetry
+	tracing *telemetry.Tracing
+	store   *postgres.Store
+	relay   *outbox.Relay
+	service *scheduler.Scheduler
+	api     *grpcapi.Server
+	closers []func() // the last one first
+}
+
+// assemble puts the parts together. Nothing runs yet.
+func assemble(ctx context.Context, cfg settings, log *slog.Logger) (made *replica, err error) {
+	s := &replica{cfg: cfg, log: log, seen: telemetry.New(telemetry.Config{Version: version, Logger: log})}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.tracing, err = telemetry.NewTracing(ctx, version, log); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, func() { warn(log, s.tracing.Close()) })
+	s.store, err = postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(),
-		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: seen.Transactions,
+		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: s.seen.Transactions, Tracer: s.tracing,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer closeStore(store, log)
-	relay, closeSink, err := newRelay(ctx, cfg, store, seen.Relay, log)
+	s.closers = append(s.closers, func() { closeStore(s.store, log) })
+	relay, closeSink, err := newRelay(ctx, cfg, s.store, s.seen, s.tracing, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer closeSink()
-	hints, err := postgres.NewHints(store, cfg.DatabaseURL)
+	s.relay, s.closers = relay, append(s.closers, closeSink)
+	hints, err := postgres.NewHints(s.store, cfg.DatabaseURL)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	service := scheduler.New(scheduler.Config{
-		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
+	s.service = scheduler.New(scheduler.Config{
+		Store: s.store, Hints: hints, SweepInterval: cfg.SweepInterval,
 		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
-		Logger: log, Changed: relay.Wake, Observer: seen.Scheduler, Dispatches: seen.Dispatcher,
+		Logger: log, Changed: relay.Wake, Observer: s.seen.Scheduler, Dispatches: s.seen.Dispatcher, Tracer: s.tracing,
 	})
-	api, err := grpcapi.New(grpcapi.Config{
+	s.api, err = grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
-		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log, Options: seen.ServerOptions(),
+		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
+		Options: slices.Concat(s.tracing.ServerOptions(), s.seen.ServerOptions()),
 	}, grpcapi.Deps{
-		Executions: service, Queries: store, Sessions: service, Leases: service, Watches: service,
-		Operators: service, Fleet: store,
-		Events: outbox.NewOperator(store.Outbox(), relay.Wake),
+		Executions: s.service, Queries: s.store, Sessions: s.service, Leases: s.service, Watches: s.service,
+		Operators: s.service, Fleet: s.store, Events: outbox.NewOperator(s.store.Outbox(), relay.Wake),
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	seen.Watch(sources(store, service, relay))
+	s.seen.Watch(sources(s.store, s.service, relay))
+	return s, nil
+}
 
+// close gives back what the parts hold.
+func (s *replica) close() {
+	for _, f := range slices.Backward(s.closers) {
+		f()
+	}
+}
+
+// live runs the parts until ctx ends or one of them does, and ends them in order.
+func (s *replica) live(ctx context.Context, listener net.Listener, web webPort, ready func(readyLine) error) error {
 	// The parts outlive ctx: calls that are under way when it ends still need them.
 	lasting, endParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer endParts()
-	parts, working := errgroup.WithContext(lasting)
-	parts.Go(func() error { return service.Run(working) })
-	parts.Go(func() error { return api.Serve(listener) })
-	parts.Go(func() error { return web.serve(working, seen) })
-	seen.Serving()
 	publishing, stopPublishing := context.WithCancel(ctx)
 	defer stopPublishing()
 	published := make(chan struct{})
-	parts.Go(func() error { defer close(published); return relay.Run(publishing) })
+	parts, working := errgroup.WithContext(lasting)
+	parts.Go(func() error { return s.service.Run(working) })
+	parts.Go(func() error { return s.api.Serve(listener) })
+	parts.Go(func() error { return web.serve(working, s.seen) })
+	parts.Go(func() error { defer close(published); return s.relay.Run(publishing) })
+	s.seen.Serving()
 
 	line := readyLine{
-		Ready: true, Listen: listener.Addr().String(), HTTP: web.address(), DatabaseURL: cfg.DatabaseURL, PID: os.Getpid(), Version: version,
+		Ready: true, Listen: listener.Addr().String(), HTTP: web.address(), DatabaseURL: s.cfg.DatabaseURL, PID: os.Getpid(), Version: version,
 	}
 	failure := ready(line)
 	if failure == nil {
-		log.Info("ready", "listen", line.Listen, "http", line.HTTP, "version", version)
+		s.log.Info("ready", "listen", line.Listen, "http", line.HTTP, "version", version)
 		select {
 		case <-ctx.Done():
 		case <-working.Done(): // One of the parts failed; Wait tells which.
 		}
 	}
-	seen.Stopping()
-	log.Info("stopping")
+	s.seen.Stopping()
+	s.log.Info("stopping")
 	stop := func() error { // Both at once: what the relay has in flight needs its time too.
 		stopPublishing()
-		api.Shutdown(service.StopPolls)
+		s.api.Shutdown(s.service.StopPolls)
 		<-published
 		return nil
 	}
-	warn(log, bounded(cfg.ShutdownTimeout+stopMargin, "the gRPC server and the relay", stop))
+	warn(s.log, bounded(s.cfg.ShutdownTimeout+stopMargin, "the gRPC server and the relay", stop))
 	endParts()
-	return errors.Join(failure, failureOf(ctx, bounded(partsLimit, "the scheduler", parts.Wait), log))
+	return errors.Join(failure, failureOf(ctx, bounded(partsLimit, "the scheduler", parts.Wait), s.log))
 }
 
 // The bounds of a shutdown beside --shutdown-timeout, with whose default they make up less

@@ -39,7 +39,7 @@ type settings struct {
 	MaxPayloadBytes int           `default:"1048576" help:"Size of one payload at most, in bytes; 1024 or more."`
 	MaxMessageBytes int           `default:"4194304" help:"Size of one gRPC message at most, in bytes; at least two payloads and 1.25 MiB, up to 1 GiB."`
 	MaxParkedPolls  int           `default:"20000" help:"Polls for work that wait at once, at most; 1 or more."`
-	MaxStreams      int           `default:"2000" help:"Executions that are watched at once, at most, each watch counted; 1 or more."`
+	MaxStreams      int           `default:"2000" help:"Watches of executions that are open at once, at most; 1 or more."`
 	LeaseEpoch      int64         `default:"0" help:"Number that leads each lease version, for a PostgreSQL that does not tell its timeline; raise it with each failover; 0 to 8388607, 0 asks PostgreSQL."`
 
 	Out sinkSettings `embed:""`
@@ -219,7 +219,7 @@ func (l logSettings) logger(w io.Writer) *slog.Logger {
 	_ = level.UnmarshalText([]byte(l.Level)) // One of the four of its tag.
 	options := &slog.HandlerOptions{Level: level}
 	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(newCalm(slog.NewJSONHandler(w, options)))
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(newCalm(slog.NewTextHandler(w, options)))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold/leasehold/server/internal/natspub"
 	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
+	"github.com/leasehold/leasehold/server/internal/telemetry"
 	"github.com/leasehold/leasehold/server/internal/webhook"
 )
 
@@ -27,7 +28,7 @@ type sinkSettings struct {
 const relayStopLimit = 4 * time.Second
 
 // newRelay makes the relay of the sink, and what closes it; without a sink there is none.
-func newRelay(ctx context.Context, cfg settings, store *postgres.Store, observer outbox.Observer, log *slog.Logger) (*outbox.Relay, func(), error) {
+func newRelay(ctx context.Context, cfg settings, store *postgres.Store, seen *telemetry.Telemetry, tracing *telemetry.Tracing, log *slog.Logger) (*outbox.Relay, func(), error) {
 	if cfg.Sink == sinkNone {
 		return nil, func() {}, nil
 	}
@@ -36,7 +37,7 @@ func newRelay(ctx context.Context, cfg settings, store *postgres.Store, observer
 		return nil, nil, fmt.Errorf("--sink: %w", err)
 	}
 	relay := outbox.NewRelay(outbox.Config{
-		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: observer,
+		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: seen.Relay, Tracer: tracing,
 		StopTimeout: min(relayStopLimit, cfg.ShutdownTimeout),
 	})
 	return relay, func() { warn(log, publisher.Close()) }, nil

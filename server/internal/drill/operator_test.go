@@ -50,17 +50,17 @@ func drainOf(draining bool, target any) *leaseholdv1.SetWorkerDrainRequest {
 	switch t := target.(type) {
 	case *hand:
 		r.Target = &leaseholdv1.SetWorkerDrainRequest_WorkerId{WorkerId: t.ID}
-	case node:
+	case nodeName:
 		r.Target = &leaseholdv1.SetWorkerDrainRequest_Node{Node: string(t)}
-	case version:
+	case versionName:
 		r.Target = &leaseholdv1.SetWorkerDrainRequest_Version{Version: string(t)}
 	}
 	return r
 }
 
 type (
-	node    string
-	version string
+	nodeName    string
+	versionName string
 )
 
 func (w *world) workerOf(h *hand) *leaseholdv1.Worker {

@@ -44,9 +44,9 @@ func TestDrain_ByWorkerNodeAndVersion(t *testing.T) {
 			var target any = h
 			switch by {
 			case "node":
-				target = node("n1")
+				target = nodeName("n1")
 			case "version":
-				target = version("v1")
+				target = versionName("v1")
 			}
 			parked := w.register(2, &leaseholdv1.RegisterWorkerRequest{Node: "n1", Version: "v1", Capabilities: []string{"nothing"}})
 			heard := make(chan leaseholdv1.Directive, 1)
@@ -83,19 +83,19 @@ func TestDrain_EachIsEndedByItself(t *testing.T) {
 	t.Parallel()
 	w := newPair(t)
 	h := w.on(0, "one", "n1", "v1")
-	w.drain(0, drainOf(true, node("n1")))
-	w.drain(1, drainOf(true, version("v1")))
-	w.drain(1, drainOf(true, version("v1"))) // again
+	w.drain(0, drainOf(true, nodeName("n1")))
+	w.drain(1, drainOf(true, versionName("v1")))
+	w.drain(1, drainOf(true, versionName("v1"))) // again
 	got := w.workerOf(h)
 	want(t, "drains", len(got.GetDrains()), 2)
 	want(t, "the oldest", got.GetDrains()[0].GetNode(), "n1")
 	want(t, "reason", got.GetDrains()[1].GetReason(), "maintenance")
 	want(t, "itself", got.GetDrainedByItself(), false)
-	w.drain(0, drainOf(false, node("n1")))
+	w.drain(0, drainOf(false, nodeName("n1")))
 	w.drain(0, drainOf(false, h)) // there is none
-	w.drain(0, drainOf(false, node("no such node")))
+	w.drain(0, drainOf(false, nodeName("no such node")))
 	h.drained()
-	w.drain(0, drainOf(false, version("v1")))
+	w.drain(0, drainOf(false, versionName("v1")))
 	h.nothing(0)
 	if _, err := w.Client(0).Workers.DrainWorker(w.ctx, &leaseholdv1.DrainWorkerRequest{WorkerId: h.ID, SessionId: h.Session}); err != nil {
 		t.Fatal(err)
@@ -107,8 +107,7 @@ func TestDrain_EachIsEndedByItself(t *testing.T) {
 }
 
 // After the OK of a drain no later commit leases to its workers, however busy all dispatchers
-// are. Caught: a drain that does not wait for the dispatches under way; a dispatch that looks at
-// drains by the statement that locks the workers.
+// are. (That it waits for the dispatches under way is held still, one by one, beside the store.)
 func TestDrain_AfterItsOKNothingIsLeased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -121,13 +120,13 @@ func TestDrain_AfterItsOKNothingIsLeased(t *testing.T) {
 		w.enqueueMany(60, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a"), step("b")) })
 		switch round % 3 {
 		case 0:
-			w.drain(round, drainOf(true, node("n0")))
+			w.drain(round, drainOf(true, nodeName("n0")))
 			w.nothingMore("node", "w.node = 'n0'")
-			w.drain(round, drainOf(false, node("n0")))
+			w.drain(round, drainOf(false, nodeName("n0")))
 		case 1:
-			w.drain(round, drainOf(true, version("v1")))
+			w.drain(round, drainOf(true, versionName("v1")))
 			w.nothingMore("version", "w.version = 'v1'")
-			w.drain(round, drainOf(false, version("v1")))
+			w.drain(round, drainOf(false, versionName("v1")))
 		default:
 			w.drain(round, drainOf(true, hands[0]))
 			w.nothingMore("worker", "w.id = $1::text::uuid", hands[0].ID)
@@ -174,7 +173,7 @@ func TestDrain_Refusals(t *testing.T) {
 		_, err := w.Client(0).Operators.SetWorkerDrain(w.ctx, r)
 		refused(t, err, code, reason)
 	}
-	elsewhere := drainOf(true, node("n1"))
+	elsewhere := drainOf(true, nodeName("n1"))
 	elsewhere.Namespace = "elsewhere"
 	w.drain(0, elsewhere)
 	want(t, "drained", w.workerOf(h).GetDrained(), false)

@@ -140,7 +140,7 @@ func TestExplain_WorkersDrained(t *testing.T) {
 	w := newPair(t)
 	w.on(0, "", "n1", "")
 	id := w.enqueue(graph(step("a")))
-	w.drain(0, drainOf(true, node("n1")))
+	w.drain(0, drainOf(true, nodeName("n1")))
 	r := w.explained(id, "a", "WORKERS_DRAINED")
 	want(t, "reason", r.GetGivenReason(), "maintenance")
 	want(t, "since it was drained, not since it waits", r.GetSince().AsTime().After(w.get(id).GetCreateTime().AsTime()), true)

@@ -28,7 +28,7 @@ func (w *world) listWorkers(r *leaseholdv1.ListWorkersRequest) (list []*leasehol
 	}
 }
 
-func names(workers []*leaseholdv1.Worker) string {
+func namesOf(workers []*leaseholdv1.Worker) string {
 	var list []string
 	for _, w := range workers {
 		list = append(list, w.GetName())
@@ -67,7 +67,7 @@ func TestListWorkers_FiltersAndPages(t *testing.T) {
 		{&leaseholdv1.ListWorkersRequest{Namespace: "elsewhere"}, "w0"},
 		{&leaseholdv1.ListWorkersRequest{Namespace: "nowhere"}, ""},
 	} {
-		want(t, "workers", names(w.listWorkers(tt.r)), tt.want)
+		want(t, "workers", namesOf(w.listWorkers(tt.r)), tt.want)
 	}
 	first, err := w.Client(0).Operators.ListWorkers(w.ctx, &leaseholdv1.ListWorkersRequest{PageSize: 2})
 	if err != nil {
@@ -125,8 +125,8 @@ func TestGetWorker_TellsWhatItHolds(t *testing.T) {
 	want(t, "in the list", len(w.listWorkers(&leaseholdv1.ListWorkersRequest{})[0].GetAttempts()), 0)
 }
 
-// What waits, what runs, who can do it and how attempts ended, as committed. Caught: tallies
-// written by another transaction than the end; a count that takes what is delayed for ready.
+// What waits, what runs, who can do it and how attempts ended, as committed. Caught: ends
+// that are not tallied; a count that takes what is delayed for ready.
 func TestListCapabilities_CountsWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

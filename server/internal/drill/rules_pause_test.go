@@ -18,7 +18,7 @@ import (
 
 // TestB112_PauseCoversRetriesAndDelays: while it lasts nothing new is leased, whatever comes due;
 // what runs may finish; afterwards all run in their order, none is lost. A backlog that is paused
-// keeps no dispatcher busy. Caught: a claim that does not look at the pause.
+// keeps no dispatcher busy. Caught: a pause that neither claim nor dispatch looks at.
 func TestB112_PauseCoversRetriesAndDelays(t *testing.T) {
 	t.Parallel()
 	var transactions txCounter
@@ -112,8 +112,7 @@ func (w *world) busy(hands []*hand) (stop func()) {
 }
 
 // After the OK of a pause no later commit leases the capability, however busy the dispatchers of
-// all replicas are with it. Caught: a pause that does not wait for the dispatches under way (a
-// lease came 3 ms later).
+// all replicas are with it. Caught: a pause that does not wait for the dispatches under way.
 func TestPause_AfterItsOKNothingIsLeased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

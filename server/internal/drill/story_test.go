@@ -30,9 +30,10 @@ func (w *world) story(id string, after int64) *story {
 	return &story{w: w, id: id, at: after, steps: map[string]leaseholdv1.StepState{}}
 }
 
-// listen watches through a replica, from where the story is, until the stream ends.
+// listen watches through a replica, from where the story is, until the stream ends, which it has
+// to do some time.
 func (s *story) listen(ctx context.Context, replica int) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, 2*patient)
 	defer cancel()
 	stream, err := s.w.Client(replica).Executions.WatchExecution(ctx, &leaseholdv1.WatchExecutionRequest{ExecutionId: s.id, AfterRevision: s.told()})
 	for err == nil {

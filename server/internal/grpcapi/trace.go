@@ -15,8 +15,9 @@ const (
 	maxBaggage     = 8192
 )
 
-// traceContext is the W3C trace context of the call, or nil. What is malformed or too long is
-// left out: a tracer's mistake is no reason to refuse work.
+// traceContext is the W3C trace context of the call, or nil: the caller's own, as it came, also
+// where this server makes spans, so that leases and events tell the same with tracing on or off.
+// What is malformed or too long is left out: a tracer's mistake is no reason to refuse work.
 func traceContext(ctx context.Context) map[string]string {
 	md, _ := metadata.FromIncomingContext(ctx)
 	kept := map[string]string{}

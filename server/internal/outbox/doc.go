@@ -21,5 +21,5 @@
 //
 // Invariants: nothing is published inside a transaction; an event is PUBLISHED only after the
 // sink's own acknowledgement; what a claim lost is never written over; one execution's poison
-// event or slow sink holds up nobody else's; the log has no line for each event or try.
+// event or slow sink holds up nobody else's.
 package outbox

@@ -67,7 +67,8 @@ type Config struct {
 	StopTimeout     time.Duration // of what is in flight when the relay stops; default 4 s
 	MaximumAttempts int           // then an event is DEAD; default 50
 	Logger          *slog.Logger
-	Observer        Observer
+	Observer        Observer // none: nobody hears
+	Tracer          Tracer   // none: no spans
 }
 
 // Observer hears what the relay does, for metrics. Its methods return at once, and are called
@@ -107,9 +108,7 @@ type Relay struct {
 	results chan RunResult
 	wg      sync.WaitGroup
 	away    outage
-	store   trouble  // with claiming
-	refused rationed // events that were not taken
-	dead    rationed
+	store   trouble // with claiming
 }
 
 // errStopping cuts off a try that the relay's stop does not wait for any longer.
@@ -128,6 +127,9 @@ func NewRelay(c Config) *Relay {
 	if c.Observer == nil {
 		c.Observer = nobody{}
 	}
+	if c.Tracer == nil {
+		c.Tracer = untraced{}
+	}
 	return &Relay{
 		c: c, wake: make(chan struct{}, 1), places: make(chan struct{}, c.InFlight),
 		results: make(chan RunResult, c.InFlight),
@@ -135,8 +137,6 @@ func NewRelay(c Config) *Relay {
 			ends: "outbox: the sink is back"}},
 		store: trouble{log: c.Logger, begins: "outbox: events cannot be claimed, trying again",
 			ends: "outbox: events are claimed again"},
-		refused: rationed{log: c.Logger, every: tellAtMost},
-		dead:    rationed{log: c.Logger, every: time.Second},
 	}
 }
 
@@ -260,8 +260,11 @@ func (r *Relay) try(ctx context.Context, e *Event) (cut bool, err error) {
 	defer stop()
 	trying, cancel := context.WithTimeout(stoppable, r.c.PublishTimeout)
 	defer cancel()
+	trying, end := r.c.Tracer.Continue(trying, e.TraceContext, "publish")
 	began := stopwatch()
 	err = r.c.Publisher.Publish(trying, e)
+	end(err, slog.String("event_id", e.ID.String()), slog.String("event_type", e.Type),
+		slog.String("execution_id", e.AggregateID.String()), slog.Int64("sequence", e.Sequence))
 	if cut = errors.Is(context.Cause(trying), errStopping); err != nil && cut {
 		return true, err
 	}
@@ -287,9 +290,9 @@ func (r *Relay) failure(e *Event, err error) *Failure {
 	}
 	about := []any{"event_id", e.ID, "type", e.Type, "aggregate_id", e.AggregateID, "attempts", e.Attempts + 1, "error", err}
 	if f.Dead = isRefused(err) || e.Attempts+1 >= r.c.MaximumAttempts; f.Dead {
-		r.dead.warn("outbox: event is dead until it is redriven or skipped", about...)
+		r.c.Logger.Warn("outbox: event is dead until it is redriven or skipped", about...)
 	} else {
-		r.refused.warn("outbox: the sink did not take an event, which is tried again", about...)
+		r.c.Logger.Warn("outbox: the sink did not take an event, which is tried again", about...)
 	}
 	return f
 }

@@ -72,31 +72,6 @@ func TestRelay_FlutteringSinkIsToldNowAndThen(t *testing.T) {
 	})
 }
 
-// What is refused is told, but not at the pace of the events. Broken once: with a line for
-// each dead event.
-func TestRelay_DeadEventsAreToldOnceASecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, log := newSource(5000), &logged{}
-		stop := relay(t, outbox.Config{Source: s, Logger: log.logger(), Publisher: answers(func(context.Context) error {
-			time.Sleep(100 * time.Millisecond)
-			return &outbox.RefusedError{Cause: errBroken}
-		})})
-		time.Sleep(time.Minute)
-		stop()
-		if n := s.counts(); n[outbox.Dead] != 5000 {
-			t.Errorf("counts %v", n)
-		}
-		lines := log.lines()
-		if n := len(lines); n < 5 || n > 15 { // 79 rounds of 100 ms
-			t.Errorf("%d lines", n)
-		}
-		if !strings.Contains(lines[len(lines)-1], "alike_before=") {
-			t.Errorf("the last line does not tell of those that were left out: %s", lines[len(lines)-1])
-		}
-	})
-}
-
 // A database that is away for an hour is told once, and asked about twice a second, whatever
 // wakes the relay.
 func TestRelay_DatabaseAway(t *testing.T) {

@@ -115,32 +115,5 @@ func (o *outage) room(heads int) (n int, wait time.Duration) {
 func (o *outage) putOff(now time.Time) {
 	pause := min(firstAway<<min(o.tries, 10), longAway)
 	o.tries++
-	o.next = now.Add(pause/2 + rand.N(pause))
-}
-
-// rationed is for lines that come once an event: one a second is written, with the number of
-// those before it that were not.
-type rationed struct {
-	log   *slog.Logger
-	every time.Duration
-
-	mu   sync.Mutex
-	last time.Time
-	kept int
-}
-
-// warn writes the line, or counts it.
-func (r *rationed) warn(text string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := stopwatch()
-	if !r.last.IsZero() && now.Sub(r.last) < r.every {
-		r.kept++
-		return
-	}
-	if r.kept > 0 {
-		args = append(args, "alike_before", r.kept)
-	}
-	r.last, r.kept = now, 0
-	r.log.Warn(text, args...)
+	o.next = now.Add(pause/2 + rand.N(pause/2))
 }

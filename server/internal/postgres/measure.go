@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
@@ -30,19 +31,22 @@ func (s *Store) Ping(ctx context.Context) error {
 	return outwardOrNil(ctx, "ping", s.pool.Ping(ctx))
 }
 
-// Measure tells how much waits and runs, in one snapshot.
-func (s *Store) Measure(ctx context.Context) (scheduler.Measures, error) {
-	var m scheduler.Measures
+// OldestTransaction is the age of the oldest open transaction in the database. It reads no
+// table: it is told also while that very transaction makes all others slow.
+func (s *Store) OldestTransaction(ctx context.Context) (time.Duration, error) {
+	oldest, err := s.reads.MeasureTransactions(ctx)
+	return fromInterval(oldest), outwardOrNil(ctx, "measure transactions", err)
+}
+
+// QueueDepths tells how much waits and runs, in one snapshot.
+func (s *Store) QueueDepths(ctx context.Context) ([]scheduler.QueueDepth, error) {
+	var queues []scheduler.QueueDepth
 	err := s.readOnly(ctx, "measure queues", func(q *dbsqlc.Queries) error {
-		queues, err := measureQueues(ctx, q)
-		if err != nil {
-			return err
-		}
-		oldest, err := q.MeasureTransactions(ctx)
-		m = scheduler.Measures{Queues: queues, OldestTransaction: fromInterval(oldest)}
-		return wrap("measure transactions", err)
+		var err error
+		queues, err = measureQueues(ctx, q)
+		return err
 	})
-	return m, err
+	return queues, err
 }
 
 func measureQueues(ctx context.Context, q *dbsqlc.Queries) ([]scheduler.QueueDepth, error) {

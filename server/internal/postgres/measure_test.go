@@ -18,16 +18,25 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-func (s *stand) measure(store *postgres.Store) scheduler.Measures {
+func (s *stand) queueDepths() []scheduler.QueueDepth {
 	s.t.Helper()
-	m, err := store.Measure(s.t.Context())
+	queues, err := s.store.QueueDepths(s.t.Context())
 	if err != nil {
 		s.t.Fatalf("measure: %v", err)
 	}
-	slices.SortFunc(m.Queues, func(a, b scheduler.QueueDepth) int {
+	slices.SortFunc(queues, func(a, b scheduler.QueueDepth) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Capability, b.Capability))
 	})
-	return m
+	return queues
+}
+
+func (s *stand) oldestTransaction(store *postgres.Store) time.Duration {
+	s.t.Helper()
+	age, err := store.OldestTransaction(s.t.Context())
+	if err != nil {
+		s.t.Fatalf("measure: %v", err)
+	}
+	return age
 }
 
 // The numbers are those of the tables, whatever waits in front of what: nodes, priorities,
@@ -58,12 +67,12 @@ func TestMeasure_CountsWhatTheTablesSay(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	m := s.measure(s.store)
-	if len(m.Queues) != 11 {
-		t.Errorf("%d queues, want those of 5 capabilities in 2 namespaces and the idle one", len(m.Queues))
+	queues := s.queueDepths()
+	if len(queues) != 11 {
+		t.Errorf("%d queues, want those of 5 capabilities in 2 namespaces and the idle one", len(queues))
 	}
 	total := 0
-	for _, q := range m.Queues {
+	for _, q := range queues {
 		const from = " FROM scheduling_requests r JOIN capabilities c ON c.id = r.capability_id WHERE c.namespace = $1 AND c.name = $2 AND r.available_at "
 		ready := query[int](s, "SELECT count(*)"+from+"<= now()", q.Namespace, q.Capability)
 		delayed := query[int](s, "SELECT count(*)"+from+"> now()", q.Namespace, q.Capability)
@@ -88,7 +97,7 @@ func TestMeasure_CountsWhatTheTablesSay(t *testing.T) {
 func TestMeasure_OldestTransaction(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	if age := s.measure(s.store).OldestTransaction; age > 2*time.Second {
+	if age := s.oldestTransaction(s.store); age > 2*time.Second {
 		t.Errorf("none is open, and the oldest is %s old", age)
 	}
 	stranger, err := pgx.Connect(t.Context(), s.url)
@@ -99,7 +108,7 @@ func TestMeasure_OldestTransaction(t *testing.T) {
 	if _, err := stranger.Exec(t.Context(), "BEGIN; SELECT pg_sleep(0.3)"); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("a transaction that is seen to age", func() bool { return s.measure(s.store).OldestTransaction > 500*time.Millisecond })
+	s.eventually("a transaction that is seen to age", func() bool { return s.oldestTransaction(s.store) > 500*time.Millisecond })
 
 	role := "ordinary_" + strings.ReplaceAll(s.url[strings.LastIndex(s.url, "test_")+5:][:8], "-", "")
 	s.exec("CREATE ROLE " + role + " LOGIN PASSWORD 'secret'")
@@ -115,7 +124,7 @@ func TestMeasure_OldestTransaction(t *testing.T) {
 	}
 	u.User = url.UserPassword(role, "secret")
 	ordinary := s.open(postgres.Config{URL: u.String()})
-	if age := s.measure(ordinary).OldestTransaction; age != 0 {
+	if age := s.oldestTransaction(ordinary); age != 0 {
 		t.Errorf("an ordinary role sees %s of another's transaction", age)
 	}
 	ordinary.Close()
@@ -180,12 +189,12 @@ func TestMeasure_Backlog(t *testing.T) {
 // measures looks at what a look costs, and that it is bounded.
 func (m *million) measures() {
 	m.t.Helper()
-	var got scheduler.Measures
+	var got []scheduler.QueueDepth
 	began := time.Now()
-	plans := m.plans.during(func() { got = m.measure(m.store) })
+	plans := m.plans.during(func() { got = m.queueDepths() })
 	explained := time.Since(began)
 	began = time.Now()
-	m.measure(m.store)
+	m.queueDepths()
 	m.t.Logf("measuring took %v (explained: %v)", time.Since(began), explained)
 	for _, p := range plans {
 		m.t.Logf("%s reads %d buffers", p.name, p.buffers())
@@ -198,7 +207,7 @@ func (m *million) measures() {
 			}
 		})
 	}
-	for _, q := range got.Queues {
+	for _, q := range got {
 		m.t.Logf("%+v", q)
 	}
 }

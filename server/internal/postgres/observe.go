@@ -26,6 +26,13 @@ type Observer interface {
 	HintsHeard()
 }
 
+// Tracer makes spans of the store's transactions. A span ends when the function that comes
+// with it is called.
+type Tracer interface {
+	// Transaction begins a span within that of ctx; if ctx has none it begins none.
+	Transaction(ctx context.Context, useCase string) (context.Context, func(err error))
+}
+
 // Why a try of a transaction fails.
 const (
 	FailedConflict    = "conflict"       // serialization failure or deadlock: it is tried again
@@ -60,6 +67,13 @@ func failureOf(ctx context.Context, committing bool, err error) string {
 	}
 }
 
+func onlyIf(failed bool, err error) error {
+	if failed {
+		return err
+	}
+	return nil
+}
+
 // tally is what a transaction ended, to be told once it is committed.
 type tally struct {
 	attempts   []task.AttemptData
@@ -84,6 +98,14 @@ func (s *Store) tell(a tally) {
 	for _, state := range a.executions {
 		s.observer.ExecutionEnded(state)
 	}
+}
+
+// untraced is a tracer where there is none.
+type untraced struct{}
+
+// Transaction begins nothing.
+func (untraced) Transaction(ctx context.Context, _ string) (context.Context, func(error)) {
+	return ctx, func(error) {}
 }
 
 // nobody is an observer where there is none.

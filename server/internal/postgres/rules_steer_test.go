@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
 )
@@ -89,14 +90,20 @@ func TestSteer_WaitsForTheDispatchUnderWay(t *testing.T) {
 // which the pause's own write has to wait: nobody queues behind it.
 func TestPause_OverlappingDispatchesDoNotPutItOff(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := standOn(t, databases.New(t), postgres.Config{MaxConns: 20})
 	s.slow(150 * time.Millisecond)
-	s.enqueue(spec("a", 1000))
+	var batch []scheduler.NewExecution // one step each: a dispatch holds its execution
+	for range 2000 {
+		batch = append(batch, newExecution(spec("a", 1)))
+	}
+	if _, err := s.store.Enqueue(t.Context(), batch, true, true); err != nil {
+		t.Fatal(err)
+	}
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer sync.OnceFunc(func() { close(stop) })()
-	for i := range 5 {
+	for i := range 12 {
 		w := s.register(string(rune('a'+i)), "a", 1000)
 		all.Go(func() {
 			for {
@@ -116,7 +123,7 @@ func TestPause_OverlappingDispatchesDoNotPutItOff(t *testing.T) {
 			}
 		})
 	}
-	s.eventually("all are at work", func() bool { return query[int](s, `SELECT count(*) FROM leases`) > 20 })
+	s.eventually("all are at work", func() bool { return query[int](s, `SELECT count(*) FROM leases`) > 30 })
 	began := time.Now()
 	if err := s.pause("a"); err != nil {
 		t.Fatalf("after %s: %v", time.Since(began), err)

@@ -47,6 +47,7 @@ type Config struct {
 	SessionTimeout time.Duration
 	Logger         *slog.Logger
 	Observer       Observer // none: nobody hears
+	Tracer         Tracer   // none: no spans
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -58,6 +59,7 @@ type Store struct {
 	epoch    int64
 	selected map[task.EventType]bool
 	observer Observer
+	tracer   Tracer
 
 	sessionTimeout time.Duration
 
@@ -89,13 +91,16 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
-		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, sessionTimeout: defaultSessionTimeout,
+		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, tracer: c.Tracer, sessionTimeout: defaultSessionTimeout,
 	}
 	if s.observer == nil {
 		s.observer = nobody{}
 	}
 	if c.SessionTimeout > 0 {
 		s.sessionTimeout = c.SessionTimeout
+	}
+	if s.tracer == nil {
+		s.tracer = untraced{}
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

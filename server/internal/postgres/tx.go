@@ -83,7 +83,12 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 // try is one transaction. committing tells that it failed when the commit was on its way.
 func (s *Store) try(ctx context.Context, name string, t *txn, f func(ctx context.Context, t *txn) error) (committing bool, err error) {
 	start := time.Now() // monotonic
-	defer func() { s.measure(name, time.Since(start), t.lockWait, failureOf(ctx, committing, err)) }()
+	ctx, end := s.tracer.Transaction(ctx, name)
+	defer func() {
+		failed := failureOf(ctx, committing, err)
+		s.measure(name, time.Since(start), t.lockWait, failed)
+		end(onlyIf(failed != "", err))
+	}()
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
@@ -148,8 +153,11 @@ func (s *Store) snapshot(ctx context.Context, what string, f func(q *dbsqlc.Quer
 func (s *Store) readOnly(ctx context.Context, what string, f func(q *dbsqlc.Queries) error) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	start := time.Now() // monotonic
+	ctx, end := s.tracer.Transaction(ctx, what)
 	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return f(dbsqlc.New(tx)) })
-	s.observer.Transaction(what, time.Since(start), 0, failureOf(ctx, false, err))
+	failed := failureOf(ctx, false, err)
+	s.observer.Transaction(what, time.Since(start), 0, failed)
+	end(onlyIf(failed != "", err))
 	return outwardOrNil(ctx, what, err)
 }
 

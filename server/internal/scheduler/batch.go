@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +29,7 @@ type batcher[Req, Res any] struct {
 	maxWeight int
 	loop      Loop
 	observer  Observer
+	tracer    Tracer
 
 	mu     sync.Mutex
 	queue  []*item[Req, Res]
@@ -45,14 +48,14 @@ type item[Req, Res any] struct {
 
 func newBatcher[Req, Res any](maxItems, maxWeight int, weigh func(Req) int, flush func(context.Context, []Req, bool) ([]Result[Res], error)) *batcher[Req, Res] {
 	return &batcher[Req, Res]{
-		flush: flush, weigh: weigh, maxItems: maxItems, maxWeight: maxWeight, observer: nobody{},
+		flush: flush, weigh: weigh, maxItems: maxItems, maxWeight: maxWeight, observer: nobody{}, tracer: untraced{},
 		wake: make(chan struct{}, 1), alone: make(chan struct{}, lonely),
 	}
 }
 
-// observed names the loop, for an observer.
-func (b *batcher[Req, Res]) observed(loop Loop, o Observer) *batcher[Req, Res] {
-	b.loop, b.observer = loop, o
+// observed names the loop, for an observer and a tracer.
+func (b *batcher[Req, Res]) observed(loop Loop, o Observer, t Tracer) *batcher[Req, Res] {
+	b.loop, b.observer, b.tracer = loop, o, t
 	return b
 }
 
@@ -157,11 +160,7 @@ func (b *batcher[Req, Res]) take() (batch []*item[Req, Res], onlyBusy bool) {
 // write flushes a batch. One that fails is halved until the bad item is alone, unless the
 // store is away: then it is away for all.
 func (b *batcher[Req, Res]) write(ctx context.Context, batch []*item[Req, Res]) {
-	reqs := make([]Req, len(batch))
-	for i, it := range batch {
-		reqs[i] = it.req
-	}
-	results, err := b.flushOnce(ctx, reqs, false)
+	results, err := b.flushOnce(ctx, batch, false)
 	var away *UnavailableError
 	gone := errors.As(err, &away) && !away.Locked
 	switch {
@@ -180,15 +179,32 @@ func (b *batcher[Req, Res]) write(ctx context.Context, batch []*item[Req, Res]) 
 }
 
 // flushOnce has a time of its own, so that no caller's hurry cuts another's commit.
-func (b *batcher[Req, Res]) flushOnce(ctx context.Context, reqs []Req, wait bool) ([]Result[Res], error) {
+func (b *batcher[Req, Res]) flushOnce(ctx context.Context, batch []*item[Req, Res], wait bool) ([]Result[Res], error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
+	ctx, end := b.tracer.Gather(ctx, "group commit", callersOf(batch))
+	reqs := make([]Req, len(batch))
+	for i, it := range batch {
+		reqs[i] = it.req
+	}
 	results, err := b.flush(ctx, reqs, wait)
+	end(err, slog.String("kind", string(b.loop)), slog.Int("calls", len(reqs)))
 	if err == nil {
 		b.observer.Flushed(b.loop, len(reqs))
 		b.observer.Looped(b.loop)
 	}
 	return results, err
+}
+
+// callersOf are the contexts of a batch's callers.
+func callersOf[Req, Res any](batch []*item[Req, Res]) iter.Seq[context.Context] {
+	return func(yield func(context.Context) bool) {
+		for _, it := range batch {
+			if !yield(it.ctx) {
+				return
+			}
+		}
+	}
 }
 
 // answer gives the answers out. Items whose rows are held go into the next flush; from a
@@ -225,7 +241,7 @@ func (b *batcher[Req, Res]) goAlone(ctx context.Context, it *item[Req, Res]) boo
 	}
 	b.wg.Go(func() {
 		defer func() { <-b.alone }()
-		results, err := b.flushOnce(ctx, []Req{it.req}, true)
+		results, err := b.flushOnce(ctx, []*item[Req, Res]{it}, true)
 		switch {
 		case err != nil:
 			it.done <- Result[Res]{Err: err}

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,7 +16,7 @@ const (
 )
 
 // deliverAll starts the deliveries of a dispatch: the next round does not wait for them.
-func (d *dispatcher) deliverAll(began time.Time, placed []task.Assignment, items []DispatchItem, done Dispatched, polls []*parkedPoll) {
+func (d *dispatcher) deliverAll(ctx context.Context, began time.Time, placed []task.Assignment, items []DispatchItem, done Dispatched, polls []*parkedPoll) {
 	byPoll := map[*parkedPoll][]uuid.UUID{}
 	var all []uuid.UUID
 	d.polls.mu.Lock()
@@ -32,15 +33,18 @@ func (d *dispatcher) deliverAll(began time.Time, placed []task.Assignment, items
 	if len(all) == 0 {
 		return
 	}
-	d.wg.Go(func() { d.deliver(began, all, byPoll) })
+	ctx = context.WithoutCancel(ctx)
+	d.wg.Go(func() { d.deliver(ctx, began, all, byPoll) })
 }
 
 // deliver reads what the workers get, and answers their polls. It has a time of its own: what
 // is committed is delivered even while the server stops.
-func (d *dispatcher) deliver(began time.Time, all []uuid.UUID, byPoll map[*parkedPoll][]uuid.UUID) {
-	ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)
+func (d *dispatcher) deliver(ctx context.Context, began time.Time, all []uuid.UUID, byPoll map[*parkedPoll][]uuid.UUID) {
+	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
+	ctx, end := d.tracer.Child(ctx, "deliver")
 	views, err := d.contents(ctx, all)
+	defer func() { end(err, slog.Int("leases", len(views))) }()
 	if err != nil {
 		d.log.Warn("grants were not delivered; repeats of the polls get them", "grants", len(all), "error", err)
 		for p := range byPoll {
@@ -58,10 +62,21 @@ func (d *dispatcher) deliver(began time.Time, all []uuid.UUID, byPoll map[*parke
 	for _, v := range views {
 		p := of[v.AttemptID]
 		leases[p] = append(leases[p], v)
+		d.traceLease(ctx, &v)
 	}
 	for p := range byPoll {
 		d.hand(p, leases[p], began)
 	}
+}
+
+// traceLease leaves a span in the producer's own trace, if it sent one: its step was leased.
+func (d *dispatcher) traceLease(ctx context.Context, v *LeaseView) {
+	if len(v.TraceContext) == 0 {
+		return
+	}
+	_, end := d.tracer.Continue(ctx, v.TraceContext, "lease")
+	end(nil, slog.String("execution_id", v.ExecutionID.String()), slog.String("step", v.StepName),
+		slog.Int("attempt", v.AttemptNumber), slog.Int64("lease_version", v.LeaseVersion), slog.String("worker_id", v.WorkerID.String()))
 }
 
 // contents reads leases, again if the store is away for a moment.

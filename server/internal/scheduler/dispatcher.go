@@ -38,6 +38,7 @@ type dispatcher struct {
 	tell     func(...Hint) // this replica and the others
 	observer Observer
 	rounds   DispatchObserver
+	tracer   Tracer
 
 	wake   chan struct{}
 	mu     sync.Mutex
@@ -57,7 +58,7 @@ func newDispatcher(store dispatchStore, p *presence, log *slog.Logger, limit, ma
 	return &dispatcher{
 		store: store, presence: p, log: log, polls: newRegistry(limit),
 		maxBytes: max(maxMessage-answerReserve, maxMessage/2), wake: make(chan struct{}, 1), quiet: map[Group]bool{},
-		observer: nobody{}, rounds: nobody{},
+		observer: nobody{}, rounds: nobody{}, tracer: untraced{},
 	}
 }
 
@@ -260,13 +261,19 @@ func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error)
 
 // give claims for offers, and dispatches what can be placed. It notes what the round did.
 func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []task.Offer, did *Round) (dropped int, err error) {
+	ctx, end := d.tracer.Root(ctx, "dispatch round") // not for one that looks in vain
+	defer func() {
+		end(err, slog.Int("claimed", did.Claimed), slog.Int("granted", did.Granted), slog.Int("left", did.Left))
+	}()
 	claim := newID()
 	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
 	if err != nil {
 		return 0, err
 	}
 	did.Claimed = len(claimed.Requests)
+	_, endPlace := d.tracer.Child(ctx, "place")
 	placed := withinBytes(claimed.Requests, task.Place(claimed.Requests, offers, claimed.Free))
+	endPlace(nil, slog.Int("placed", len(placed)))
 	done, err := d.dispatch(ctx, claim, claimed, placed, polls)
 	if err != nil {
 		return 0, err
@@ -340,7 +347,7 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 		d.rounds.Leased(waited)
 	}
 	d.freeRest(ctx, claim, claimed, items, done)
-	d.deliverAll(held, placed, items, done, polls)
+	d.deliverAll(ctx, held, placed, items, done, polls)
 	if len(done.Granted) > 0 {
 		d.tell(HintChange)
 	}

@@ -7,15 +7,11 @@ import (
 
 // MeasureStore tells how much there is of what metrics show.
 type MeasureStore interface {
-	Measure(ctx context.Context) (Measures, error)
-}
-
-// Measures is how much waits and runs, as committed, in one snapshot.
-type Measures struct {
-	Queues []QueueDepth // of the capabilities that are known
 	// OldestTransaction is the age of the oldest open transaction in the store's database,
 	// anybody's, as far as this service may see it; 0: none.
-	OldestTransaction time.Duration
+	OldestTransaction(ctx context.Context) (time.Duration, error)
+	// QueueDepths is how much waits and runs of each capability, as committed, in one snapshot.
+	QueueDepths(ctx context.Context) ([]QueueDepth, error)
 }
 
 // QueueDepth is how much waits and runs of one capability. Each is counted up to a limit of

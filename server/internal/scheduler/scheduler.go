@@ -34,6 +34,7 @@ type Config struct {
 	Logger          *slog.Logger
 	Observer        Observer         // none: nobody hears
 	Dispatches      DispatchObserver // none: nobody hears
+	Tracer          Tracer           // none: no spans
 	// Changed is called after commits that may have written events: a hint for the relay. It
 	// returns at once.
 	Changed func()
@@ -87,6 +88,9 @@ func New(c Config) *Scheduler {
 	if c.Dispatches == nil {
 		c.Dispatches = nobody{}
 	}
+	if c.Tracer == nil {
+		c.Tracer = untraced{}
+	}
 	c.SweepInterval = orDefault(c.SweepInterval, defaultSweep)
 	c.MaxParkedPolls = orDefault(c.MaxParkedPolls, defaultParked)
 	c.MaxStreams = orDefault(c.MaxStreams, defaultStreams)
@@ -95,12 +99,12 @@ func New(c Config) *Scheduler {
 	s.presence = newPresence(c.Store, c.Logger)
 	s.presence.observer = c.Observer
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
-	s.dispatcher.tell, s.dispatcher.observer, s.dispatcher.rounds = s.hint, c.Observer, c.Dispatches
+	s.dispatcher.tell, s.dispatcher.observer, s.dispatcher.rounds, s.dispatcher.tracer = s.hint, c.Observer, c.Dispatches, c.Tracer
 	s.watches = newHub(c.Store, c.Logger, c.MaxStreams)
-	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer)
-	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer)
-	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer)
-	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports).observed(LoopReports, c.Observer)
+	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer, c.Tracer)
+	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer, c.Tracer)
+	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer, c.Tracer)
+	s.reports = newBatcher(flushItems, flushBytes, weighReport, s.flushReports).observed(LoopReports, c.Observer, c.Tracer)
 	return s
 }
 

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	snapshotSteps = 200         // of one read
-	watchPause    = time.Second // until a store that is away is asked again
+	snapshotSteps = 200              // of one read
+	watchPause    = time.Second      // until a store that is away is asked again
+	watchTimeout  = 15 * time.Second // of one read
 )
 
 // Update is what a watch tells: a part of a snapshot, or changes.
@@ -93,7 +94,7 @@ func (w *watch) snapshot(ctx context.Context) error {
 	q := ExecutionQuery{ID: w.id, AfterOrdinal: -1, StepLimit: snapshotSteps, LastAttempt: true}
 	for more := true; more; {
 		var view *ExecutionView
-		err := w.read(ctx, func() (err error) {
+		err := w.read(ctx, func(ctx context.Context) (err error) {
 			view, more, err = w.hub.store.GetExecution(ctx, q)
 			return err
 		})
@@ -122,7 +123,7 @@ func (w *watch) snapshot(ctx context.Context) error {
 func (w *watch) catchUp(ctx context.Context) error {
 	for {
 		var changes []Changes
-		err := w.read(ctx, func() (err error) {
+		err := w.read(ctx, func(ctx context.Context) (err error) {
 			changes, err = w.hub.store.Changes(ctx, []Revision{{ID: w.id, Revision: w.at}}, readEntries)
 			return err
 		})
@@ -167,9 +168,11 @@ func (c *Changes) upTo(limit int) int64 {
 
 // read reads. Once something was told a store that is away is waited for: the caller would only
 // come again.
-func (w *watch) read(ctx context.Context, f func() error) error {
+func (w *watch) read(ctx context.Context, f func(context.Context) error) error {
 	for {
-		err := f()
+		limited, cancel := context.WithTimeout(ctx, watchTimeout)
+		err := f(limited)
+		cancel()
 		var away *UnavailableError
 		if !w.begun || !errors.As(err, &away) {
 			return err

@@ -275,16 +275,22 @@ func TestWatch_Rewound(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		s.commit(id, -4)
 		time.Sleep(3 * time.Second)
-		for _, x := range []*tale{waits, resumes, s.watch(id, 10)} {
+		tales := []*tale{waits, resumes, s.watch(id, 10)}
+		for _, x := range tales {
 			time.Sleep(2 * time.Second)
 			x.expect("anew", 6)
 			if x.snapshots != 1 {
 				t.Errorf("%d snapshots, want 1", x.snapshots)
 			}
-			defer x.over()
 		}
 		s.commit(id, 1)
 		s.end(id)
+		for _, x := range tales {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("at the end", 8)
+		}
 	})
 }
 

@@ -46,7 +46,7 @@ func (f *Situation) canceling() *Finding {
 	}
 	found := &Finding{
 		Cause: CauseCanceling, Since: f.Now, Message: "its execution is being cancelled", Given: e.d.CancelReason,
-		Change: "nothing: the worker is told at its next renewal, and at the end of the grace it is ended",
+		Change: "the worker's report, or the end of the grace; TerminateExecution ends it at once",
 	}
 	if e.d.State != ExecutionCanceling {
 		found.Message = "its execution is being stopped, because a step failed (fail_fast)"

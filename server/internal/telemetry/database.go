@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -16,10 +17,11 @@ import (
 
 const (
 	defaultFresh = 5 * time.Second
-	readTimeout  = 2 * time.Second // of both reads together
-	// restAfter times the time that a read took nothing is read again, so that reading takes at
-	// most a twentieth of a connection's time.
+	readTimeout  = 2 * time.Second // of each read
+	// restAfter times the time that reading took nothing is read again, up to mostRest: reading
+	// takes a twentieth of a connection's time, and a sixth at worst.
 	restAfter  = 20
+	mostRest   = 30 * time.Second
 	mostQueues = 100 // capabilities with series of their own, the busiest; then all others together
 	others     = "(other)"
 )
@@ -37,10 +39,11 @@ type database struct {
 
 // reading is what was read together, and how long that took. What could not be read is nil.
 type reading struct {
-	at       time.Time // monotonic
-	took     time.Duration
-	measures *scheduler.Measures
-	backlog  *outbox.Backlog
+	at     time.Time // monotonic
+	took   time.Duration
+	oldest *time.Duration // transaction
+	queues *[]scheduler.QueueDepth
+	outbox *outbox.Backlog
 }
 
 func newDatabase(queues scheduler.MeasureStore, backlog outbox.BacklogSource, fresh time.Duration, log *slog.Logger) *database {
@@ -92,20 +95,22 @@ func (d *database) Describe(ch chan<- *prometheus.Desc) {
 func (d *database) Collect(ch chan<- prometheus.Metric) {
 	r := d.read()
 	up := 0.0
-	if r.measures != nil && r.backlog != nil {
+	if r.oldest != nil && r.queues != nil && r.outbox != nil {
 		up = 1
 	}
 	ch <- gauge(databaseUpDesc(), up)
-	if m := r.measures; m != nil {
-		ch <- gauge(oldestTransactionDesc(), m.OldestTransaction.Seconds())
-		for _, q := range busiest(m.Queues, mostQueues) {
+	if r.oldest != nil {
+		ch <- gauge(oldestTransactionDesc(), r.oldest.Seconds())
+	}
+	if r.queues != nil {
+		for _, q := range busiest(*r.queues, mostQueues) {
 			ch <- gauge(attemptsDesc(), float64(q.Ready), q.Namespace, q.Capability, "ready")
 			ch <- gauge(attemptsDesc(), float64(q.Delayed), q.Namespace, q.Capability, "delayed")
 			ch <- gauge(attemptsDesc(), float64(q.Running), q.Namespace, q.Capability, "running")
 			ch <- gauge(oldestReadyDesc(), q.OldestReady.Seconds(), q.Namespace, q.Capability)
 		}
 	}
-	if b := r.backlog; b != nil {
+	if b := r.outbox; b != nil {
 		ch <- gauge(oldestEventDesc(), b.OldestUnsent.Seconds())
 		for _, status := range outbox.Unsettled() {
 			ch <- gauge(eventsDesc(), float64(b.Events[status]), string(status))
@@ -117,27 +122,37 @@ func (d *database) Collect(ch chan<- prometheus.Metric) {
 func (d *database) read() *reading {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.last != nil && time.Since(d.last.at) < max(d.fresh, restAfter*d.last.took) {
+	if d.last != nil && time.Since(d.last.at) < max(d.fresh, min(restAfter*d.last.took, mostRest)) {
 		return d.last
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
 	began := time.Now() // monotonic
 	r := &reading{}
-	if m, err := d.queues.Measure(ctx); err == nil {
-		r.measures = &m
-	} else {
-		d.log.Warn("metrics: queues were not read", "error", err)
+	var err error
+	// The first one reads no table: if it fails, so will the others.
+	if r.oldest, err = readOne(d.queues.OldestTransaction); err == nil {
+		var queues, backlog error
+		r.queues, queues = readOne(d.queues.QueueDepths)
+		r.outbox, backlog = readOne(d.outbox.Backlog)
+		err = errors.Join(queues, backlog)
 	}
-	if b, err := d.outbox.Backlog(ctx); err == nil {
-		r.backlog = &b
-	} else {
-		d.log.Warn("metrics: the outbox was not read", "error", err)
+	if err != nil {
+		d.log.Warn("metrics: the database was not read", "error", err)
 	}
 	r.at = time.Now() // monotonic
 	r.took = r.at.Sub(began)
 	d.last = r
 	return r
+}
+
+// readOne reads something, within the time of one read.
+func readOne[T any](read func(ctx context.Context) (T, error)) (*T, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	v, err := read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &v, nil
 }
 
 // busiest are the n queues with most in them; all others are put together in one.

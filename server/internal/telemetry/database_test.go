@@ -2,9 +2,9 @@ package telemetry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,10 +27,10 @@ func TestDatabase_IsReadSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reads, slow := 0, time.Duration(0)
-		tele := newWatched(&fakeDatabase{measure: func(context.Context) (scheduler.Measures, error) {
+		tele := newWatched(&fakeDatabase{queues: func(context.Context) ([]scheduler.QueueDepth, error) {
 			reads++
 			time.Sleep(slow)
-			return scheduler.Measures{}, nil
+			return nil, nil
 		}})
 		after := func(d time.Duration, want int) {
 			t.Helper()
@@ -47,49 +47,69 @@ func TestDatabase_IsReadSeldom(t *testing.T) {
 		slow = time.Second
 		after(time.Millisecond, 2)
 		after(restAfter*slow-time.Millisecond, 2)
+		slow = 1900 * time.Millisecond
 		after(time.Millisecond, 3)
+		after(mostRest-time.Millisecond, 3)
+		after(time.Millisecond, 4)
 	})
 }
 
-// TestDatabase_WhatCannotBeReadIsLeftOut, and told; the rest is shown. A database that is silent
-// keeps a scrape for no longer than the bound.
+// TestDatabase_WhatCannotBeReadIsLeftOut, and told; the rest is shown: the age of a transaction that
+// makes counting slow above all. A database that is silent keeps a scrape for one bound only.
 func TestDatabase_WhatCannotBeReadIsLeftOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var failure error
-		silent := false
+		silence := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		slow, silent := false, false
 		tele := newWatched(&fakeDatabase{
-			measure: func(ctx context.Context) (scheduler.Measures, error) {
+			oldest: func(ctx context.Context) (time.Duration, error) {
 				if silent {
-					<-ctx.Done()
-					return scheduler.Measures{}, ctx.Err()
+					return 0, silence(ctx)
 				}
-				return scheduler.Measures{OldestTransaction: 90 * time.Second}, failure
+				return 90 * time.Second, nil
+			},
+			queues: func(ctx context.Context) ([]scheduler.QueueDepth, error) {
+				if slow {
+					return nil, silence(ctx)
+				}
+				return []scheduler.QueueDepth{{Namespace: "n", Capability: "c", Ready: 4}}, nil
 			},
 			backlog: func(ctx context.Context) (outbox.Backlog, error) {
 				return outbox.Backlog{Events: map[outbox.Status]int{outbox.Dead: 3}, OldestUnsent: time.Minute}, ctx.Err()
 			},
 		})
-		const oldest, dead = "leasehold_database_oldest_transaction_seconds 90", `leasehold_outbox_events{status="DEAD"} 3`
-		for _, want := range []string{oldest, dead, "leasehold_database_up 1", "leasehold_outbox_oldest_unsent_age_seconds 60", "leasehold_parked_polls 7"} {
-			if !shows(tele, want) {
-				t.Errorf("no %s", want)
+		all := map[string]string{
+			"up":     "leasehold_database_up 1",
+			"oldest": "leasehold_database_oldest_transaction_seconds 90",
+			"queue":  `leasehold_queue_attempts{capability="c",namespace="n",state="ready"} 4`,
+			"dead":   `leasehold_outbox_events{status="DEAD"} 3`,
+			"unsent": "leasehold_outbox_oldest_unsent_age_seconds 60",
+			"polls":  "leasehold_parked_polls 7",
+		}
+		shown := func(when string, took time.Duration, want ...string) {
+			t.Helper()
+			time.Sleep(mostRest)
+			began := time.Now()
+			_, text := ask(tele, http.MethodGet, "/metrics")
+			if d := time.Since(began); d != took {
+				t.Errorf("%s: a scrape took %s, want %s", when, d, took)
+			}
+			for name, line := range all {
+				if got := strings.Contains(text, line+"\n"); got != slices.Contains(want, name) {
+					t.Errorf("%s: %q shown: %v", when, line, got)
+				}
+			}
+			if up := slices.Contains(want, "up"); strings.Contains(text, "leasehold_database_up 0\n") == up {
+				t.Errorf("%s: it is not told", when)
 			}
 		}
-		failure = errors.New("refused")
-		time.Sleep(defaultFresh)
-		if !shows(tele, "leasehold_database_up 0") || shows(tele, oldest) || !shows(tele, dead) || !shows(tele, "leasehold_parked_polls 7") {
-			t.Error("with one read that fails: what it said before is shown, or what the other says is not")
-		}
+		shown("well", 0, "up", "oldest", "queue", "dead", "unsent", "polls")
+		slow = true
+		shown("slow", readTimeout, "oldest", "dead", "unsent", "polls")
 		silent = true
-		time.Sleep(defaultFresh)
-		began := time.Now()
-		if !shows(tele, "leasehold_database_up 0") || shows(tele, dead) || !shows(tele, "leasehold_parked_polls 7") {
-			t.Error("with a silent database")
-		}
-		if took := time.Since(began); took != readTimeout {
-			t.Errorf("the scrape took %s, want %s", took, readTimeout)
-		}
+		shown("silent", readTimeout, "polls")
+		slow, silent = false, false
+		shown("well again", 0, "up", "oldest", "queue", "dead", "unsent", "polls")
 	})
 }
 
@@ -116,12 +136,11 @@ func TestBusiest_PutsTheRestTogether(t *testing.T) {
 // TestDatabase_SeriesAreBounded: capabilities that callers make up do not make series.
 func TestDatabase_SeriesAreBounded(t *testing.T) {
 	t.Parallel()
-	tele := newWatched(&fakeDatabase{measure: func(context.Context) (scheduler.Measures, error) {
-		m := scheduler.Measures{}
+	tele := newWatched(&fakeDatabase{queues: func(context.Context) (queues []scheduler.QueueDepth, err error) {
 		for i := range 5000 {
-			m.Queues = append(m.Queues, scheduler.QueueDepth{Namespace: "n", Capability: fmt.Sprint(i), Ready: i})
+			queues = append(queues, scheduler.QueueDepth{Namespace: "n", Capability: fmt.Sprint(i), Ready: i})
 		}
-		return m, nil
+		return queues, nil
 	}})
 	_, text := ask(tele, http.MethodGet, "/metrics")
 	if n := strings.Count(text, "\nleasehold_queue_attempts{"); n != 3*(mostQueues+1) {

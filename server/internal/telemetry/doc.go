@@ -1,13 +1,14 @@
 // Package telemetry is the adapter through which operators look at a replica: the metrics, the
-// HTTP port that serves them, and whether the replica lives and is ready. It implements the
-// observers that the application and the store own, and asks them for what has to be read;
-// it imports scheduler, outbox and task only. METRICS.md has the table of all metrics.
+// HTTP port that serves them, whether the replica lives and is ready, and traces. It implements
+// the observers and tracers that the application and the store own, and asks them for what has to
+// be read; it imports scheduler, outbox and task only. METRICS.md has the table of all metrics.
 //
 // Invariants: what is observed costs no allocation and no wait, for it is observed on the path of
 // the work; what is read from the database is bounded, read at most every few seconds however
 // often it is asked for, and left out when it cannot be read: no old number is shown as if it were
 // new. The number of series is bounded too, whatever callers send as names. Ages come from
-// PostgreSQL's clock, or from this process's own stopwatch.
+// PostgreSQL's clock, or from this process's own stopwatch. Traces leave the process only if the
+// environment names a receiver; nobody waits for it, and what it does not take is lost.
 //
 // To add a metric:
 //

@@ -30,16 +30,24 @@ func (fakePool) EmptyAcquireWaitTime() time.Duration { return 0 }
 
 // fakeDatabase answers as its fields say.
 type fakeDatabase struct {
-	measure func(ctx context.Context) (scheduler.Measures, error)
+	oldest  func(ctx context.Context) (time.Duration, error)
+	queues  func(ctx context.Context) ([]scheduler.QueueDepth, error)
 	backlog func(ctx context.Context) (outbox.Backlog, error)
 	ping    func(ctx context.Context) error
 }
 
-func (f *fakeDatabase) Measure(ctx context.Context) (scheduler.Measures, error) {
-	if f.measure == nil {
-		return scheduler.Measures{}, nil
+func (f *fakeDatabase) OldestTransaction(ctx context.Context) (time.Duration, error) {
+	if f.oldest == nil {
+		return 0, nil
 	}
-	return f.measure(ctx)
+	return f.oldest(ctx)
+}
+
+func (f *fakeDatabase) QueueDepths(ctx context.Context) ([]scheduler.QueueDepth, error) {
+	if f.queues == nil {
+		return nil, nil
+	}
+	return f.queues(ctx)
 }
 
 func (f *fakeDatabase) Backlog(ctx context.Context) (outbox.Backlog, error) {

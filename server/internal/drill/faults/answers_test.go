@@ -220,7 +220,7 @@ func (a *answers) summary(l *load) {
 	}
 	a.t.Logf("%d attempts, %d late reports refused, watched %d times, deadlocks in PostgreSQL's log: %d\ncalls: %v\nslowest answered OK: %v",
 		len(a.attempts), late, l.watch.looks, deadlocks(l.c), counts, slowest)
-	if late == 0 || counts[kindReport+" OK"] == 0 || l.watch.looks == 0 {
+	if late == 0 && !l.cfg.tame || counts[kindReport+" OK"] == 0 || l.watch.looks == 0 {
 		a.t.Errorf("too little happened for this to prove anything")
 	}
 }

@@ -22,6 +22,9 @@ type loadConfig struct {
 	executions int           // at least so many, and more until finish is called
 	pause      time.Duration // of a producer between two executions
 	lease      time.Duration // default 2 s
+	call       time.Duration // patience with a call; default callLimit
+	poll       time.Duration // how long polls wait; default pollWait
+	tame       bool          // no attempt lapses
 	steps      int           // of each execution; 0: single steps, chains and diamonds
 }
 
@@ -47,7 +50,7 @@ type load struct {
 const (
 	callLimit = 3 * time.Second
 	pollWait  = 5 * time.Second
-	pollLimit = 7 * time.Second
+	pollSlack = 2 * time.Second // beyond its wait
 )
 
 var capabilities = [...]string{"load.a", "load.b", "load.c"}
@@ -63,6 +66,12 @@ func startLoad(t *testing.T, c *cluster, cfg loadConfig) *load {
 	}
 	if cfg.lease == 0 {
 		cfg.lease = 2 * time.Second
+	}
+	if cfg.call == 0 {
+		cfg.call = callLimit
+	}
+	if cfg.poll == 0 {
+		cfg.poll = pollWait
 	}
 	l := &load{t: t, c: c, cfg: cfg, rec: &recorder{}, enough: make(chan struct{})}
 	l.watch = startWatcher(t, c)
@@ -104,7 +113,7 @@ func (l *load) produce(ctx context.Context, c *client) {
 		req := &leaseholdv1.EnqueueExecutionRequest{
 			Name: "load", IdempotencyKey: uuid.NewString(), Steps: l.graph(), Priority: rand.Int32N(3),
 		}
-		note := insist(ctx, c, callLimit, call{kind: kindEnqueue, key: req.IdempotencyKey}, func(ctx context.Context, p *peer, note *call) error {
+		note := insist(ctx, c, l.cfg.call, call{kind: kindEnqueue, key: req.IdempotencyKey}, func(ctx context.Context, p *peer, note *call) error {
 			answer, err := p.executions.EnqueueExecution(ctx, req)
 			note.execution = answer.GetExecution().GetId()
 			return err

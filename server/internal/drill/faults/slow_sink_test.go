@@ -132,10 +132,7 @@ func watchActivity(t *testing.T, c *cluster) *activity {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	w := &activity{t: t, stop: stop}
-	var roles []string
-	for _, r := range c.replicas {
-		roles = append(roles, r.role)
-	}
+	roles := c.roles()
 	w.done.Go(func() {
 		for ctx.Err() == nil {
 			w.look(ctx, c, roles)

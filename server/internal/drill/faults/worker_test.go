@@ -68,7 +68,7 @@ func (w *worker) register(ctx context.Context) bool {
 	req := &leaseholdv1.RegisterWorkerRequest{
 		Name: w.name, Capabilities: capabilities[:], Slots: int32(w.slots), RequestId: uuid.NewString(),
 	}
-	note := insist(ctx, w.client, callLimit, call{kind: kindRegister}, func(ctx context.Context, p *peer, _ *call) error {
+	note := insist(ctx, w.client, w.load.cfg.call, call{kind: kindRegister}, func(ctx context.Context, p *peer, _ *call) error {
 		answer, err := p.workers.RegisterWorker(ctx, req)
 		w.id, w.session = answer.GetWorkerId(), answer.GetSessionId()
 		return err
@@ -80,10 +80,10 @@ func (w *worker) register(ctx context.Context) bool {
 func (w *worker) poll(ctx context.Context, room int32) []*leaseholdv1.Lease {
 	req := &leaseholdv1.LeaseAttemptRequest{
 		WorkerId: w.id, SessionId: w.session, RequestId: uuid.NewString(), MaxLeases: room,
-		WaitTimeout: durationpb.New(pollWait), LeaseDuration: durationpb.New(w.load.cfg.lease),
+		WaitTimeout: durationpb.New(w.load.cfg.poll), LeaseDuration: durationpb.New(w.load.cfg.lease),
 	}
 	var leases []*leaseholdv1.Lease
-	note := insist(ctx, w.client, pollLimit, call{kind: kindPoll}, func(ctx context.Context, p *peer, _ *call) error {
+	note := insist(ctx, w.client, w.load.cfg.poll+pollSlack, call{kind: kindPoll}, func(ctx context.Context, p *peer, _ *call) error {
 		answer, err := p.workers.LeaseAttempt(ctx, req)
 		leases = answer.GetLeases()
 		return err
@@ -113,10 +113,10 @@ func noteOf(kind string, lease *leaseholdv1.Lease) call {
 // work ends an attempt: of six, four succeed, one fails and one lapses. A lease that was
 // granted is worked on to its end even when the load is being stopped.
 func (w *worker) work(ctx context.Context, lease *leaseholdv1.Lease) {
-	switch rand.IntN(6) {
-	case 0:
+	switch chance := rand.IntN(6); {
+	case chance == 0:
 		w.report(ctx, lease, outcomeFailed, false)
-	case 1:
+	case chance == 1 && !w.load.cfg.tame:
 		w.lapse(ctx, lease)
 	default:
 		if rand.IntN(20) == 0 && !w.hold(ctx, lease, w.load.cfg.lease*3/2) {
@@ -143,7 +143,7 @@ func (w *worker) renew(ctx context.Context, lease *leaseholdv1.Lease) call {
 		AttemptId: lease.GetAttemptId(), LeaseVersion: lease.GetLeaseVersion(), SessionId: w.session,
 		LeaseDuration: durationpb.New(w.load.cfg.lease),
 	}
-	return insist(ctx, w.client, callLimit, noteOf(kindRenew, lease), func(ctx context.Context, p *peer, _ *call) error {
+	return insist(ctx, w.client, w.load.cfg.call, noteOf(kindRenew, lease), func(ctx context.Context, p *peer, _ *call) error {
 		_, err := p.workers.RenewLease(ctx, req)
 		return err
 	})
@@ -158,7 +158,7 @@ func (w *worker) lapse(ctx context.Context, lease *leaseholdv1.Lease) {
 	req := &leaseholdv1.GetExecutionRequest{ExecutionId: lease.GetExecutionId(), StepNames: []string{lease.GetStepName()}}
 	for over := false; !over; {
 		pause(ctx, w.load.cfg.lease/4)
-		insist(ctx, w.client, callLimit, noteOf(kindGet, lease), func(ctx context.Context, p *peer, _ *call) error {
+		insist(ctx, w.client, w.load.cfg.call, noteOf(kindGet, lease), func(ctx context.Context, p *peer, _ *call) error {
 			answer, err := p.executions.GetExecution(ctx, req)
 			for _, a := range answer.GetExecution().GetSteps()[0:min(1, len(answer.GetExecution().GetSteps()))] {
 				over = attemptOver(a, lease.GetAttemptId())
@@ -196,7 +196,7 @@ func (w *worker) report(ctx context.Context, lease *leaseholdv1.Lease, outcome s
 	}
 	note := noteOf(kindReport, lease)
 	note.outcome, note.late = outcome, late
-	insist(ctx, w.client, callLimit, note, func(ctx context.Context, p *peer, note *call) error {
+	insist(ctx, w.client, w.load.cfg.call, note, func(ctx context.Context, p *peer, note *call) error {
 		answer, err := p.workers.ReportAttempt(ctx, req)
 		note.replayed = answer.GetReplayed()
 		return err
