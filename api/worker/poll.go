@@ -17,11 +17,11 @@ const (
 	// pollSlack is how much longer than its wait a poll may take before it counts as failed.
 	// The server answers about a second before a call's deadline, so this also keeps it from
 	// cutting the wait short.
-	pollSlack = 10 * time.Second
+	pollSlack = 5 * time.Second
 	// drainedPoll is how often a drained worker asks whether it still is.
 	drainedPoll = 4 * time.Second
 	// pollPatience of that is when its server counts as failing.
-	pollPatience = 5 * time.Second
+	pollPatience = 3 * time.Second
 	// emptySoon is when an empty answer came too soon to be the end of a wait: the server is
 	// stopping or has no room for the poll, and asking again at once would be a loop.
 	emptySoon = 500 * time.Millisecond

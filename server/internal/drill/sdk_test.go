@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/leasehold/leasehold/api/client"
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/api/worker"
 )
@@ -260,4 +261,49 @@ func TestSDK_DeadlineOfTheAttempt(t *testing.T) {
 	}
 	s := find(t, w.awaitState(id, failed), "a")
 	want(t, "attempt", s.GetAttempts()[0].GetState(), leaseholdv1.AttemptState_ATTEMPT_STATE_TIMED_OUT)
+}
+
+// TestClient_WaitsOverStoppedReplicas: a producer waits for an execution, and hears of its end,
+// with its output, though replica after replica stops.
+func TestClient_WaitsOverStoppedReplicas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	finish := make(chan struct{})
+	w.sdk(func(context.Context, *worker.Attempt) (*leaseholdv1.Payload, error) {
+		<-finish
+		return JSON(`"done"`), nil
+	})
+	c, err := client.Dial([]string{w.Replica(0).Addr(), w.Replica(1).Addr(), w.Replica(2).Addr()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	answer, err := c.EnqueueExecution(w.ctx, graph(step("a")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := answer.GetExecution().GetId()
+	ended := make(chan error, 1)
+	go func() {
+		e, err := c.Wait(w.ctx, id)
+		if err == nil {
+			var output string
+			if output, err = client.Output[string](e, "a"); err == nil && output != "done" {
+				err = fmt.Errorf("output %q", output)
+			}
+		}
+		ended <- err
+	}()
+	w.awaitState(id, running)
+	w.Replica(0).Stop()
+	w.Replica(1).Stop()
+	close(finish)
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("Wait: %v", err)
+		}
+	case <-time.After(patient):
+		t.Error("Wait does not end")
+	}
 }

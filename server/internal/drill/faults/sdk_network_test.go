@@ -61,7 +61,7 @@ type cutting struct {
 // networks are mended the workers finish all by themselves.
 func TestSDK_NoTwoHandlersOverRandomCuts(t *testing.T) {
 	alongside(t)
-	pairs, cuts := sized(3, 10), sized(24, 500)
+	pairs, cuts := sized(3, 10), sized(18, 500)
 	d := &cutting{
 		t: t, c: newCluster(t, clusterConfig{replicas: 2, sweep: 100 * time.Millisecond}),
 		stalls: watchStalls(t), finish: make(chan struct{}), running: map[string]string{},
@@ -291,7 +291,7 @@ func TestSDK_AFrozenReplicaCostsNoLease(t *testing.T) {
 	enqueue(t, other, 1, "frozen")
 	took := eventually(t, 40*time.Second, "new work under way", func() bool { return w.Stats().Busy == 4 })
 	t.Logf("with its replica frozen the worker had new work after %s", took)
-	time.Sleep(sized(8*time.Second, 30*time.Second) - time.Since(began))
+	time.Sleep(sized(6*time.Second, 30*time.Second) - time.Since(began))
 	frozen.thaw()
 	close(finish)
 	eventually(t, 20*time.Second, "four successes", func() bool { return w.Stats().Succeeded == 4 })

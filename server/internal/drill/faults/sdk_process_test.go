@@ -122,46 +122,57 @@ func sockets() int {
 	return n
 }
 
-// workersProcess is such a process under test.
-type workersProcess struct {
-	t      *testing.T
+// child is a process that ends with the test.
+type child struct {
 	cmd    *exec.Cmd
-	ask    io.Writer
-	lines  *bufio.Scanner
 	exited chan struct{}
 	status *os.ProcessState // once it has exited
 }
 
-func startWorkers(t *testing.T, job workersJob) *workersProcess {
+func startChild(t *testing.T, cmd *exec.Cmd) *child {
 	t.Helper()
-	p := &workersProcess{t: t, cmd: ourselves(t, workerMode, job), exited: make(chan struct{})}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := p.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.ask, p.lines = in, bufio.NewScanner(out)
+	c := &child{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the parent-death signal is sent when this thread ends
 		defer runtime.UnlockOSThread()
-		started <- p.cmd.Start()
-		if p.cmd.Process != nil {
-			p.status, _ = p.cmd.Process.Wait() // without cmd.Wait: that closes the pipes
+		defer close(c.exited)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.status, _ = cmd.Process.Wait() // not cmd.Wait, which closes the pipes
 		}
-		close(p.exited)
 	}()
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // it may have ended
-		<-p.exited
+		_ = cmd.Process.Kill() // it may have ended
+		<-c.exited
 	})
-	return p
+	return c
+}
+
+// workersProcess is a process with workers under test.
+type workersProcess struct {
+	*child
+	t     *testing.T
+	ask   io.Writer
+	lines *bufio.Scanner
+}
+
+func startWorkers(t *testing.T, job workersJob) *workersProcess {
+	t.Helper()
+	cmd := ourselves(t, workerMode, job)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &workersProcess{child: startChild(t, cmd), t: t, ask: in, lines: bufio.NewScanner(out)}
 }
 
 // look asks the process how it is.
