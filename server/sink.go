@@ -40,7 +40,8 @@ func newRelay(ctx context.Context, cfg settings, store *postgres.Store, seen *te
 		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: seen.Relay, Tracer: tracing,
 		StopTimeout: min(relayStopLimit, cfg.ShutdownTimeout),
 	})
-	return relay, func() { warn(log, publisher.Close()) }, nil
+	// Closing may wait for a connection that is being tried.
+	return relay, func() { warn(log, bounded(storeLimit, "the sink", publisher.Close)) }, nil
 }
 
 func newPublisher(ctx context.Context, cfg settings, log *slog.Logger) (outbox.Publisher, error) {

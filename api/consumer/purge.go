@@ -16,18 +16,20 @@ type DB interface {
 // purgeBatch is how many rows a statement of Purge deletes at most.
 const purgeBatch = 1000
 
+// The rows are chosen into an array, once: as a subquery that is joined they may be chosen again for
+// each row, without an end to the batch.
 const (
 	purgeHandled = `
-DELETE FROM leasehold_inbox WHERE (consumer, event_id) IN (
-    SELECT consumer, event_id FROM leasehold_inbox
+DELETE FROM leasehold_inbox WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM leasehold_inbox
     WHERE consumer = $1 AND handled_at < now() - $2::interval
-    ORDER BY handled_at LIMIT $3 FOR UPDATE SKIP LOCKED)`
+    ORDER BY handled_at LIMIT $3 FOR UPDATE SKIP LOCKED))`
 
 	purgePositions = `
-DELETE FROM leasehold_inbox_positions WHERE (consumer, execution_id) IN (
-    SELECT consumer, execution_id FROM leasehold_inbox_positions
+DELETE FROM leasehold_inbox_positions WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM leasehold_inbox_positions
     WHERE consumer = $1 AND moved_at < now() - $2::interval
-    ORDER BY moved_at LIMIT $3 FOR UPDATE SKIP LOCKED)`
+    ORDER BY moved_at LIMIT $3 FOR UPDATE SKIP LOCKED))`
 )
 
 // Purge forgets what this consumer handled longer ago than keep, by the clock of PostgreSQL,

@@ -116,7 +116,7 @@ JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@session_ids::uuid
 -- A replay of grants: from now on only this delivery can hand them back, and it is told which
 -- one it is. Locks the rows in order of id, waiting; primary key.
 UPDATE leases l SET delivery = l.delivery + 1
-WHERE l.attempt_id IN (SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE)
+WHERE l.attempt_id = ANY(ARRAY(SELECT k.attempt_id FROM leases k WHERE k.attempt_id = ANY(@attempt_ids::uuid[]) ORDER BY k.attempt_id FOR UPDATE))
 RETURNING l.attempt_id, l.delivery;
 
 -- name: AnsweredRequests :many
@@ -132,10 +132,11 @@ INSERT INTO lease_requests (session_id, request_id, answered_at)
 SELECT unnest(@session_ids::uuid[]), unnest(@request_ids::text[]), now() ON CONFLICT DO NOTHING;
 
 -- name: DeleteOldAnsweredRequests :execrows
--- Forgets polls that are older than an hour, the longest lease, some at a time. Locks and deletes the rows; index lease_requests_age.
-DELETE FROM lease_requests WHERE (session_id, request_id) IN (
-    SELECT r.session_id, r.request_id FROM lease_requests r WHERE r.answered_at < now() - interval '1 hour'
-    ORDER BY r.answered_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
+-- Forgets polls that are older than an hour, the longest lease, some at a time. Locks and deletes
+-- the rows; index lease_requests_age, then by place. Chosen into an array as in ClaimHeads.
+DELETE FROM lease_requests WHERE ctid = ANY(ARRAY(
+    SELECT r.ctid FROM lease_requests r WHERE r.answered_at < now() - interval '1 hour'
+    ORDER BY r.answered_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED));
 
 -- name: CreditLeases :exec
 -- After an outage of the service: every lease that was not over at the last sweep lasts

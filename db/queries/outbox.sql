@@ -15,26 +15,30 @@ GROUP BY u.aggregate_id ORDER BY u.aggregate_id
 ON CONFLICT (aggregate_id) DO UPDATE SET available_at = outbox_heads.available_at;
 
 -- name: ClaimHeads :many
--- Heads that are due. Locks them FOR UPDATE, leaving out locked ones; index outbox_heads_due.
+-- Heads that are due. Locks them FOR UPDATE, leaving out locked ones; index outbox_heads_due, then
+-- the primary key. Chosen into an array, once: a subquery that skips locked rows, joined by a plan
+-- that was made on an empty table, is run again for each row, and chooses others each time.
 UPDATE outbox_heads h SET claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
-FROM (SELECT d.aggregate_id FROM outbox_heads d
-      WHERE d.available_at <= now() AND (d.claim_expires_at IS NULL OR d.claim_expires_at <= now() OR d.claim_id = @claim_id::uuid)
-      ORDER BY d.available_at LIMIT @heads::integer FOR UPDATE SKIP LOCKED) p
-WHERE h.aggregate_id = p.aggregate_id
+WHERE h.aggregate_id = ANY(ARRAY(
+    SELECT d.aggregate_id FROM outbox_heads d
+    WHERE d.available_at <= now() AND (d.claim_expires_at IS NULL OR d.claim_expires_at <= now() OR d.claim_id = @claim_id::uuid)
+    ORDER BY d.available_at LIMIT @heads::integer FOR UPDATE SKIP LOCKED))
 RETURNING h.aggregate_id, h.next_sequence;
 
 -- name: StartPublishing :many
 -- The first unsettled events of claimed heads. Under the heads' locks, and locks the events;
--- unique index (aggregate_id, sequence), from the first unsettled one on.
+-- unique index (aggregate_id, sequence), from the first unsettled one on, then the primary key, and
+-- that of executions. Chosen into an array as in ClaimHeads.
 UPDATE outbox_events e SET status = 'PUBLISHING', claim_id = @claim_id::uuid, claim_expires_at = now() + @claim_duration::interval
-FROM (SELECT v.id FROM (SELECT unnest(@aggregate_ids::uuid[]) AS aggregate_id, unnest(@sequences::bigint[]) AS sequence) u
-      CROSS JOIN LATERAL (
-          SELECT f.id FROM outbox_events f
-          WHERE f.aggregate_id = u.aggregate_id AND f.sequence >= u.sequence AND f.sequence < u.sequence + @events::integer
-            AND f.status IN ('PENDING', 'FAILED', 'PUBLISHING')
-          ORDER BY f.sequence) v) p, executions x
-WHERE e.id = p.id AND x.id = e.aggregate_id
-RETURNING e.id, e.namespace, e.aggregate_id, e.event_type, e.sequence, e.payload, e.created_at, e.attempts, x.trace_context;
+WHERE e.id = ANY(ARRAY(
+    SELECT v.id FROM (SELECT unnest(@aggregate_ids::uuid[]) AS aggregate_id, unnest(@sequences::bigint[]) AS sequence) u
+    CROSS JOIN LATERAL (
+        SELECT f.id FROM outbox_events f
+        WHERE f.aggregate_id = u.aggregate_id AND f.sequence >= u.sequence AND f.sequence < u.sequence + @events::integer
+          AND f.status IN ('PENDING', 'FAILED', 'PUBLISHING')
+        ORDER BY f.sequence OFFSET 0) v))
+RETURNING e.id, e.namespace, e.aggregate_id, e.event_type, e.sequence, e.payload, e.created_at, e.attempts,
+    (SELECT x.trace_context FROM executions x WHERE x.id = e.aggregate_id) AS trace_context;
 
 -- name: LockClaimedHeads :many
 -- The heads that are still ours. Locks FOR UPDATE in order of id; primary key.
@@ -43,12 +47,14 @@ WHERE aggregate_id = ANY(@aggregate_ids::uuid[]) AND claim_id = ANY(@claim_ids::
 
 -- name: SettleEvents :execrows
 -- What came of published events, each by its claim. Under the heads' locks, and locks the
--- events; primary key; HOT, for no index holds what changes.
+-- events; primary key; HOT, for no index holds what changes. The LIMIT keeps the order of the join:
+-- from the few to the table.
 UPDATE outbox_events e SET status = u.status, last_error = u.last_error, claim_id = NULL, claim_expires_at = NULL,
     attempts = e.attempts + u.tries, available_at = now() + u.pause,
     published_at = CASE WHEN u.status = 'PUBLISHED' THEN now() ELSE e.published_at END
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@claim_ids::uuid[]) AS claim_id, unnest(@statuses::text[]) AS status,
-        unnest(@last_errors::text[]) AS last_error, unnest(@tries::integer[]) AS tries, unnest(@pauses::interval[]) AS pause) u
+        unnest(@last_errors::text[]) AS last_error, unnest(@tries::integer[]) AS tries, unnest(@pauses::interval[]) AS pause
+      LIMIT cardinality(@ids::uuid[])) u
 WHERE e.id = u.id AND e.claim_id = u.claim_id AND e.status = 'PUBLISHING';
 
 -- name: FirstUnsettled :many
@@ -63,11 +69,12 @@ CROSS JOIN LATERAL (
 
 -- name: MoveHeads :exec
 -- Heads of aggregates with something left: due with their first unsettled event, never behind
--- a DEAD one. Locked before; primary key.
+-- a DEAD one. Locked before; primary key. LIMIT as in SettleEvents.
 UPDATE outbox_heads h SET claim_id = NULL, claim_expires_at = NULL, next_sequence = u.sequence,
     available_at = CASE WHEN u.dead THEN 'infinity'::timestamptz ELSE u.available_at END
 FROM (SELECT unnest(@aggregate_ids::uuid[]) AS aggregate_id, unnest(@sequences::bigint[]) AS sequence,
-        unnest(@deads::boolean[]) AS dead, unnest(@available_ats::timestamptz[]) AS available_at) u
+        unnest(@deads::boolean[]) AS dead, unnest(@available_ats::timestamptz[]) AS available_at
+      LIMIT cardinality(@aggregate_ids::uuid[])) u
 WHERE h.aggregate_id = u.aggregate_id;
 
 -- name: DeleteHeads :exec

@@ -43,14 +43,14 @@ UPDATE workers SET session_id = NULL WHERE id = @id AND session_id = @session_id
 -- name: TouchWorkers :exec
 -- Signs of life, some seconds' worth at a time. Locks the rows in order, leaving out locked
 -- ones; primary key; HOT, for no index holds it.
-UPDATE workers SET last_seen_at = now() WHERE id IN (
-    SELECT w.id FROM workers w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED);
+UPDATE workers SET last_seen_at = now() WHERE id = ANY(ARRAY(
+    SELECT w.id FROM workers w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: TouchLiveWorkers :exec
 -- After an outage of the service, sessions count as seen now. Locks the rows in order, leaving
 -- out locked ones; scans the table.
-UPDATE workers SET last_seen_at = now() WHERE id IN (
-    SELECT w.id FROM workers w WHERE w.session_id IS NOT NULL AND w.last_seen_at > @since::timestamptz ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED);
+UPDATE workers SET last_seen_at = now() WHERE id = ANY(ARRAY(
+    SELECT w.id FROM workers w WHERE w.session_id IS NOT NULL AND w.last_seen_at > @since::timestamptz ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: InsertSession :exec
 -- Locks the new row; primary key.
@@ -65,9 +65,10 @@ UPDATE sessions SET ended_at = now(), end_reason = @reason WHERE worker_id = @wo
 SELECT s.id, s.worker_id, s.ended_at, s.end_reason FROM sessions s WHERE s.id = ANY(@ids::uuid[]);
 
 -- name: DeleteOldSessions :execrows
--- Forgets sessions that ended more than a week ago, some at a time. Locks and deletes the rows; index sessions_ended.
-DELETE FROM sessions WHERE id IN (
-    SELECT s.id FROM sessions s WHERE s.ended_at < now() - interval '7 days' ORDER BY s.ended_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED);
+-- Forgets sessions that ended more than a week ago, some at a time. Locks and deletes the rows;
+-- index sessions_ended, then the primary key. Chosen into an array as in ClaimHeads.
+DELETE FROM sessions WHERE id = ANY(ARRAY(
+    SELECT s.id FROM sessions s WHERE s.ended_at < now() - interval '7 days' ORDER BY s.ended_at LIMIT @batch::integer FOR UPDATE SKIP LOCKED));
 
 -- name: ListWorkers :many
 -- A page of a namespace's workers in order of name, with the leases that they hold. Takes no

@@ -185,7 +185,7 @@ func TestB78_OrderThroughRealSinks(t *testing.T) {
 	t.Parallel()
 	first := func(w http.ResponseWriter, _ *http.Request, d *testsink.Delivery) {
 		if d.Number() == 1 && d.Before == 0 {
-			w.WriteHeader(http.StatusServiceUnavailable)
+			w.WriteHeader(http.StatusInternalServerError)
 		}
 	}
 	t.Run("webhook", func(t *testing.T) {

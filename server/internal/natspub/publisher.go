@@ -161,6 +161,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	case errors.Is(err, nats.ErrDisconnected): // while it waited
 		return &outbox.AwayError{Cause: fmt.Errorf("%w: %w", ErrNotConnected, err)}
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders): // no stream, or it has no leader
+		return &outbox.AwayError{Cause: err}
 	case errors.Is(err, nats.ErrReconnectBufExceeded), // we keep no such buffer
 		errors.Is(err, nats.ErrHeadersNotSupported): // so says a client that never met a server
 		return &outbox.AwayError{Cause: ErrNotConnected}

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/leasehold/leasehold/server/internal/outbox"
 )
 
 func TestPublish_StoresAStructuredCloudEvent(t *testing.T) {
@@ -109,6 +111,10 @@ func TestPublish_MissingStream(t *testing.T) {
 	e := newEvent()
 	if err := p.Publish(t.Context(), e); !errors.Is(err, jetstream.ErrNoStreamResponse) || isRefused(err) {
 		t.Fatalf("got %v, want that no stream answers", err)
+	}
+	var away *outbox.AwayError
+	if err := p.Publish(t.Context(), e); !errors.As(err, &away) {
+		t.Errorf("got %v, which counts against the event: it is no fault of its", err)
 	}
 	b.stream(jetstream.StreamConfig{})
 	if err := p.Publish(t.Context(), e); err != nil {

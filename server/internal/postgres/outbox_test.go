@@ -295,3 +295,63 @@ func TestRelay_SlowSinkHoldsNothing(t *testing.T) {
 		t.Error(fmt.Sprint(n), "deliveries of 61 events")
 	}
 }
+
+// What idle relays did does not make a burst slow: the plans that they left, made on empty tables,
+// take what was asked for, and no more. Caught: the heads chosen by a subquery that is joined (all
+// 3,000 were claimed for one, in seconds), heads moved by a walk over all of them.
+func TestRelay_BurstAfterIdling(t *testing.T) {
+	t.Parallel()
+	r := newRelayRig(t)
+	ctx := t.Context()
+	source := r.store.Outbox()
+	r.exec("VACUUM ANALYZE outbox_heads")
+	r.exec("VACUUM ANALYZE outbox_events")
+	const heads = 3000
+	claim := func(n int) []outbox.Run {
+		t.Helper()
+		runs, err := source.Claim(ctx, outbox.Claim{ID: uuid.New(), Heads: n, Events: 10, Expires: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runs
+	}
+	ids := r.add(1, 1)
+	for range 30 { // on each connection often enough for a plan that is kept
+		claimed := claim(1)
+		if len(claimed) == 1 {
+			result := outbox.RunResult{Run: claimed[0], Failure: &outbox.Failure{Reason: "no", Free: true}}
+			if _, err := source.Settle(ctx, []outbox.RunResult{result}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r.exec("DELETE FROM outbox_events WHERE aggregate_id = $1", ids[0])
+	r.exec("DELETE FROM outbox_heads")
+	r.exec("VACUUM ANALYZE outbox_heads")
+	r.exec("VACUUM ANALYZE outbox_events")
+	for range 30 {
+		claim(1)
+	}
+	r.exec(`INSERT INTO executions (id, namespace, name, content_hash, state, round, priority, fail_fast, created_at, due_at,
+			cancel_grace, revision, sequence, step_count, open_steps, unsuccessful_steps, live_attempts)
+		SELECT md5(n::text)::uuid, 'default', 'x', '', 'RUNNING', 1, 0, false, now(), now(), '1 s', 1, 1, 1, 1, 0, 0 FROM generate_series(1, $1::int) n`, heads)
+	r.exec(`INSERT INTO outbox_events (id, namespace, aggregate_id, event_type, sequence, payload, available_at, created_at)
+		SELECT gen_random_uuid(), 'default', e.id, 'leasehold.step.v1.succeeded', 1, '{}', now(), now() FROM executions e WHERE e.sequence = 1 AND e.name = 'x' AND e.id <> $1`, ids[0])
+	r.exec(`INSERT INTO outbox_heads (aggregate_id, next_sequence, available_at) SELECT aggregate_id, 1, now() FROM outbox_events`)
+	if n := len(claim(1)); n != 1 {
+		t.Fatalf("asked for 1 head, got %d", n)
+	}
+	began := time.Now()
+	runs := claim(64)
+	if len(runs) != 64 {
+		t.Fatalf("asked for 64 heads, got %d", len(runs))
+	}
+	results := make([]outbox.RunResult, len(runs))
+	for i := range runs {
+		results[i] = outbox.RunResult{Run: runs[i], Failure: &outbox.Failure{Reason: "no", Again: time.Minute}}
+	}
+	if lost, err := source.Settle(ctx, results); err != nil || lost > 0 {
+		t.Fatalf("settle: %d lost, %v", lost, err)
+	}
+	t.Logf("64 of %d claimed and settled in %s", heads, time.Since(began))
+}

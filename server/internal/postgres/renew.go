@@ -26,7 +26,10 @@ func (s *Store) Renew(ctx context.Context, batch []scheduler.Renewal, wait bool)
 		results = r.results
 		return nil
 	})
-	return results, err
+	if err != nil {
+		return nil, err // not what an earlier try found: nobody knows whether it was committed
+	}
+	return results, nil
 }
 
 // renewals is one try of a batch.

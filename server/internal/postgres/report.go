@@ -29,7 +29,10 @@ func (s *Store) Report(ctx context.Context, batch []scheduler.Report, wait bool)
 		results = r.results
 		return nil
 	})
-	return results, err
+	if err != nil {
+		return nil, err // not what an earlier try found: nobody knows whether it was committed
+	}
+	return results, nil
 }
 
 // reports is one try of a batch.

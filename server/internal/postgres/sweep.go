@@ -305,7 +305,7 @@ func (s *Store) Tidy(ctx context.Context) error {
 		"sum up tallies":        s.reads.SumTallies,
 		"forget tallies":        s.reads.DeleteOldTallies,
 	} {
-		for n := int64(tidyBatch); n == tidyBatch; {
+		for n := int64(tidyBatch); n >= tidyBatch; {
 			var err error
 			if n, err = forget(ctx, tidyBatch); err != nil {
 				return outwardOrNil(ctx, what, err)

@@ -216,7 +216,7 @@ func (h *hub) look(ctx context.Context) (more bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		for after := range slices.Chunk(h.take(moved), readExecutions) {
+		for after := range slices.Chunk(h.take(known, moved), readExecutions) {
 			changes, err := h.store.Changes(ctx, after, readEntries/len(after))
 			if err != nil {
 				return false, err
@@ -245,7 +245,11 @@ func (h *hub) known() []Revision {
 
 // take notes which executions are gone, or behind where they were: a standby may have taken over
 // that had not received all. It returns those that have something to read, and after what.
-func (h *hub) take(moved []Revision) []Revision {
+func (h *hub) take(known, moved []Revision) []Revision {
+	asked := make(map[uuid.UUID]int64, len(known))
+	for _, k := range known {
+		asked[k.ID] = k.Revision
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var after []Revision
@@ -255,6 +259,7 @@ func (h *hub) take(moved []Revision) []Revision {
 		case m.Revision == 0:
 			t.gone = true
 			t.tell()
+		case m.Revision < t.at && t.at != asked[m.ID]: // a newer topic than the one that was asked about
 		case m.Revision < t.at:
 			t.at, t.batches = m.Revision, nil
 			t.rewound++

@@ -70,7 +70,7 @@ func (s *Scheduler) Resume(ctx context.Context, c CapabilityKey, reason string) 
 func (s *Scheduler) RevokeLease(ctx context.Context, r Revocation) (Revoked, error) {
 	done, err := s.store.RevokeLease(ctx, r)
 	if err == nil {
-		s.hint(HintSlots, HintWork)
+		s.hint(HintSlots, HintWork, HintChange)
 	}
 	return done, err
 }
@@ -79,7 +79,7 @@ func (s *Scheduler) RevokeLease(ctx context.Context, r Revocation) (Revoked, err
 func (s *Scheduler) Terminate(ctx context.Context, execution uuid.UUID, reason string) (*ExecutionView, error) {
 	view, err := s.store.Terminate(ctx, execution, reason)
 	if err == nil {
-		s.hint(HintSlots)
+		s.hint(HintSlots, HintChange)
 	}
 	return view, err
 }

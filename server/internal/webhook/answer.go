@@ -54,6 +54,9 @@ func (a *answer) verdict(event uuid.UUID, receiver string, now time.Time) error 
 		if after := retryAfter(a.retryAfter, now); after > 0 {
 			return &outbox.RetryLaterError{Cause: err, After: after}
 		}
+		if a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable || a.status == http.StatusGatewayTimeout {
+			return &outbox.AwayError{Cause: err} // whoever is in front of the receiver does not reach it
+		}
 		return err
 	case a.status >= 400:
 		return &outbox.RefusedError{Cause: err}

@@ -40,6 +40,8 @@ func TestPublish_EveryStatus(t *testing.T) {
 		switch {
 		case status <= 299:
 			plain, asked = delivered, delivered
+		case status == 502, status == 503, status == 504:
+			plain, asked = away, later
 		case status == 408, status == 425, status == 429, status >= 500:
 			asked = later
 		case status >= 400:

@@ -14,10 +14,10 @@ import (
 
 const claimHeads = `-- name: ClaimHeads :many
 UPDATE outbox_heads h SET claim_id = $1::uuid, claim_expires_at = now() + $2::interval
-FROM (SELECT d.aggregate_id FROM outbox_heads d
-      WHERE d.available_at <= now() AND (d.claim_expires_at IS NULL OR d.claim_expires_at <= now() OR d.claim_id = $1::uuid)
-      ORDER BY d.available_at LIMIT $3::integer FOR UPDATE SKIP LOCKED) p
-WHERE h.aggregate_id = p.aggregate_id
+WHERE h.aggregate_id = ANY(ARRAY(
+    SELECT d.aggregate_id FROM outbox_heads d
+    WHERE d.available_at <= now() AND (d.claim_expires_at IS NULL OR d.claim_expires_at <= now() OR d.claim_id = $1::uuid)
+    ORDER BY d.available_at LIMIT $3::integer FOR UPDATE SKIP LOCKED))
 RETURNING h.aggregate_id, h.next_sequence
 `
 
@@ -32,7 +32,9 @@ type ClaimHeadsRow struct {
 	NextSequence int64
 }
 
-// Heads that are due. Locks them FOR UPDATE, leaving out locked ones; index outbox_heads_due.
+// Heads that are due. Locks them FOR UPDATE, leaving out locked ones; index outbox_heads_due, then
+// the primary key. Chosen into an array, once: a subquery that skips locked rows, joined by a plan
+// that was made on an empty table, is run again for each row, and chooses others each time.
 func (q *Queries) ClaimHeads(ctx context.Context, arg ClaimHeadsParams) ([]ClaimHeadsRow, error) {
 	rows, err := q.db.Query(ctx, claimHeads, arg.ClaimID, arg.ClaimDuration, arg.Heads)
 	if err != nil {
@@ -183,7 +185,8 @@ const moveHeads = `-- name: MoveHeads :exec
 UPDATE outbox_heads h SET claim_id = NULL, claim_expires_at = NULL, next_sequence = u.sequence,
     available_at = CASE WHEN u.dead THEN 'infinity'::timestamptz ELSE u.available_at END
 FROM (SELECT unnest($1::uuid[]) AS aggregate_id, unnest($2::bigint[]) AS sequence,
-        unnest($3::boolean[]) AS dead, unnest($4::timestamptz[]) AS available_at) u
+        unnest($3::boolean[]) AS dead, unnest($4::timestamptz[]) AS available_at
+      LIMIT cardinality($1::uuid[])) u
 WHERE h.aggregate_id = u.aggregate_id
 `
 
@@ -195,7 +198,7 @@ type MoveHeadsParams struct {
 }
 
 // Heads of aggregates with something left: due with their first unsettled event, never behind
-// a DEAD one. Locked before; primary key.
+// a DEAD one. Locked before; primary key. LIMIT as in SettleEvents.
 func (q *Queries) MoveHeads(ctx context.Context, arg MoveHeadsParams) error {
 	_, err := q.db.Exec(ctx, moveHeads,
 		arg.AggregateIds,
@@ -244,7 +247,8 @@ UPDATE outbox_events e SET status = u.status, last_error = u.last_error, claim_i
     attempts = e.attempts + u.tries, available_at = now() + u.pause,
     published_at = CASE WHEN u.status = 'PUBLISHED' THEN now() ELSE e.published_at END
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS claim_id, unnest($3::text[]) AS status,
-        unnest($4::text[]) AS last_error, unnest($5::integer[]) AS tries, unnest($6::interval[]) AS pause) u
+        unnest($4::text[]) AS last_error, unnest($5::integer[]) AS tries, unnest($6::interval[]) AS pause
+      LIMIT cardinality($1::uuid[])) u
 WHERE e.id = u.id AND e.claim_id = u.claim_id AND e.status = 'PUBLISHING'
 `
 
@@ -258,7 +262,8 @@ type SettleEventsParams struct {
 }
 
 // What came of published events, each by its claim. Under the heads' locks, and locks the
-// events; primary key; HOT, for no index holds what changes.
+// events; primary key; HOT, for no index holds what changes. The LIMIT keeps the order of the join:
+// from the few to the table.
 func (q *Queries) SettleEvents(ctx context.Context, arg SettleEventsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, settleEvents,
 		arg.Ids,
@@ -276,14 +281,15 @@ func (q *Queries) SettleEvents(ctx context.Context, arg SettleEventsParams) (int
 
 const startPublishing = `-- name: StartPublishing :many
 UPDATE outbox_events e SET status = 'PUBLISHING', claim_id = $1::uuid, claim_expires_at = now() + $2::interval
-FROM (SELECT v.id FROM (SELECT unnest($3::uuid[]) AS aggregate_id, unnest($4::bigint[]) AS sequence) u
-      CROSS JOIN LATERAL (
-          SELECT f.id FROM outbox_events f
-          WHERE f.aggregate_id = u.aggregate_id AND f.sequence >= u.sequence AND f.sequence < u.sequence + $5::integer
-            AND f.status IN ('PENDING', 'FAILED', 'PUBLISHING')
-          ORDER BY f.sequence) v) p, executions x
-WHERE e.id = p.id AND x.id = e.aggregate_id
-RETURNING e.id, e.namespace, e.aggregate_id, e.event_type, e.sequence, e.payload, e.created_at, e.attempts, x.trace_context
+WHERE e.id = ANY(ARRAY(
+    SELECT v.id FROM (SELECT unnest($3::uuid[]) AS aggregate_id, unnest($4::bigint[]) AS sequence) u
+    CROSS JOIN LATERAL (
+        SELECT f.id FROM outbox_events f
+        WHERE f.aggregate_id = u.aggregate_id AND f.sequence >= u.sequence AND f.sequence < u.sequence + $5::integer
+          AND f.status IN ('PENDING', 'FAILED', 'PUBLISHING')
+        ORDER BY f.sequence OFFSET 0) v))
+RETURNING e.id, e.namespace, e.aggregate_id, e.event_type, e.sequence, e.payload, e.created_at, e.attempts,
+    (SELECT x.trace_context FROM executions x WHERE x.id = e.aggregate_id) AS trace_context
 `
 
 type StartPublishingParams struct {
@@ -307,7 +313,8 @@ type StartPublishingRow struct {
 }
 
 // The first unsettled events of claimed heads. Under the heads' locks, and locks the events;
-// unique index (aggregate_id, sequence), from the first unsettled one on.
+// unique index (aggregate_id, sequence), from the first unsettled one on, then the primary key, and
+// that of executions. Chosen into an array as in ClaimHeads.
 func (q *Queries) StartPublishing(ctx context.Context, arg StartPublishingParams) ([]StartPublishingRow, error) {
 	rows, err := q.db.Query(ctx, startPublishing,
 		arg.ClaimID,
