@@ -60,6 +60,7 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 		Store: store, Hints: hints, SweepInterval: cfg.SweepInterval,
 		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
 		Logger: log, Changed: relay.Wake, Observer: seen.Scheduler, Dispatches: seen.Dispatcher,
+		Retention: cfg.Keep.retention(), Purges: seen.Scheduler,
 	})
 	api, err := grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
