@@ -29,6 +29,7 @@ type commands struct {
 	Dev     devCommand     `cmd:"" help:"Run the server on a PostgreSQL of its own, with a small worker to try things with."`
 	Migrate migrateCommand `cmd:"" help:"Bring a database's schema up to date, or look at it."`
 	Outbox  outboxCommand  `cmd:"" help:"Work on the events that wait to be published."`
+	Purge   purgeCommand   `cmd:"" help:"Remove at once what the servers remove little by little: executions that ended long ago, and old events."`
 	Worker  workerCommand  `cmd:"" help:"Run a program for each attempt of a step: a shell script as a worker."`
 	Demo    demoCommand    `cmd:"" help:"Send coupons on three servers, six workers and NATS, while some of them are killed and frozen; two minutes at most."`
 	Version versionCommand `cmd:"" help:"Print the version."`

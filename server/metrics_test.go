@@ -40,6 +40,7 @@ func TestMetrics_EachDoesWhatItSays(t *testing.T) {
 	s.outbox()
 	s.transactions()
 	s.loops()
+	s.retention()
 	text := s.lintAndRead()
 	s.withoutDatabase()
 	compareWithTable(t, parseMetrics(t, text), s.seen)
@@ -105,7 +106,8 @@ func newScenario(t *testing.T) *scenario {
 	s.sink.status.Store(http.StatusNoContent)
 	receiver := httptest.NewServer(s.sink)
 	t.Cleanup(receiver.Close)
-	p := startServe(t, server.URL(), "--sweep-interval", "100ms", "--database-max-conns", "7", "--sink", receiver.URL)
+	p := startServe(t, server.URL(), "--sweep-interval", "100ms", "--database-max-conns", "7", "--sink", receiver.URL,
+		"--execution-retention", "150s") // beyond this test; what is old is looked for every 15 s
 	s.meter = meter{p, map[string]bool{}}
 	conn := p.dial()
 	s.executions, s.workers = leaseholdv1.NewExecutionServiceClient(conn), leaseholdv1.NewWorkerServiceClient(conn)
@@ -368,6 +370,16 @@ func (s *scenario) loops() {
 	for _, name := range []string{"dispatcher", "presence", "relay", "enqueues", "renewals", "reports", "cancels"} {
 		s.becomes(age, labels{"loop": name}, name+" young", func(v float64) bool { return v < 10 })
 	}
+}
+
+// retention: an execution that ended yesterday goes.
+func (s *scenario) retention() {
+	s.grows("leasehold_retention_removed_total", labels{"kind": "executions"}, func() {
+		s.exec(`INSERT INTO executions (id, namespace, name, content_hash, state, round, priority, fail_fast, created_at, due_at, ended_at,
+				cancel_grace, revision, sequence, step_count, open_steps, unsuccessful_steps, live_attempts)
+			SELECT gen_random_uuid(), 'default', 'old', '', 'SUCCEEDED', 1, 0, false, at, at, at, '30 s', 1, 0, 0, 0, 0, 0
+			FROM (SELECT now() - interval '1 day' AS at) x`)
+	})
 }
 
 // withoutDatabase: what comes from it is left out, and all else is still told.

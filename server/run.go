@@ -92,6 +92,7 @@ func assemble(ctx context.Context, cfg settings, log *slog.Logger) (made *replic
 		Store: s.store, Hints: hints, SweepInterval: cfg.SweepInterval,
 		MaxParkedPolls: cfg.MaxParkedPolls, MaxStreams: cfg.MaxStreams, MaxMessageBytes: cfg.MaxMessageBytes,
 		Logger: log, Changed: relay.Wake, Observer: s.seen.Scheduler, Dispatches: s.seen.Dispatcher, Tracer: s.tracing,
+		Retention: cfg.Keep.retention(), Purges: s.seen.Scheduler,
 	})
 	s.api, err = grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,

@@ -42,8 +42,9 @@ type settings struct {
 	MaxStreams      int           `default:"2000" help:"Watches of executions that are open at once, at most; 1 or more."`
 	LeaseEpoch      int64         `default:"0" help:"Number that leads each lease version, for a PostgreSQL that does not tell its timeline; raise it with each failover; 0 to 8388607, 0 asks PostgreSQL."`
 
-	Out sinkSettings `embed:""`
-	Log logSettings  `embed:"" prefix:"log-"`
+	Out  sinkSettings      `embed:""`
+	Keep retentionSettings `embed:""`
+	Log  logSettings       `embed:"" prefix:"log-"`
 }
 
 // logSettings say what is logged on stderr.

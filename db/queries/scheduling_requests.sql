@@ -10,10 +10,11 @@ ON CONFLICT (step_id, attempt_number) DO NOTHING;
 
 -- name: DropRequests :execrows
 -- Takes back the requests of steps; one in a dispatcher's hands is dropped there. Locks and
--- deletes the rows, leaving out locked ones; primary key.
-DELETE FROM scheduling_requests r WHERE (r.step_id, r.attempt_number) IN (
-    SELECT k.step_id, k.attempt_number FROM scheduling_requests k WHERE k.step_id = ANY(@step_ids::uuid[])
-    ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED);
+-- deletes the rows, leaving out locked ones; primary key, then by place: a join, planned while
+-- the table was empty, would walk all of it.
+DELETE FROM scheduling_requests r WHERE r.ctid = ANY(ARRAY(
+    SELECT k.ctid FROM scheduling_requests k WHERE k.step_id = ANY(@step_ids::uuid[])
+    ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED));
 
 -- name: LockClaimedRequests :many
 -- The requests that are still ours. Locks FOR UPDATE in order of id, leaving out those that

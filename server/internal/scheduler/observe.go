@@ -124,3 +124,6 @@ func (nobody) Round(Round) {}
 
 // Leased is not heard.
 func (nobody) Leased(time.Duration) {}
+
+// Purged is not heard.
+func (nobody) Purged(PurgeKind, int) {}

@@ -21,6 +21,7 @@ type Store interface {
 	InterventionStore
 	SweepStore
 	WatchStore
+	RetentionStore
 }
 
 // Config says how a replica works. Zero values are usable.
@@ -32,9 +33,11 @@ type Config struct {
 	MaxStreams      int           // watches that are open at once; default 2,000
 	MaxMessageBytes int           // of an answer with leases; default 4 MiB
 	Logger          *slog.Logger
-	Observer        Observer         // none: nobody hears
-	Dispatches      DispatchObserver // none: nobody hears
-	Tracer          Tracer           // none: no spans
+	Observer        Observer          // none: nobody hears
+	Dispatches      DispatchObserver  // none: nobody hears
+	Retention       Retention         // zero: everything is kept
+	Purges          RetentionObserver // none: nobody hears
+	Tracer          Tracer            // none: no spans
 	// Changed is called after commits that may have written events: a hint for the relay. It
 	// returns at once.
 	Changed func()
@@ -53,6 +56,7 @@ type Scheduler struct {
 	dispatcher *dispatcher
 	presence   *presence
 	watches    *hub
+	purger     *purger
 	sweepEvery time.Duration
 	observer   Observer
 	changed    func()
@@ -101,6 +105,13 @@ func New(c Config) *Scheduler {
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
 	s.dispatcher.tell, s.dispatcher.observer, s.dispatcher.rounds, s.dispatcher.tracer = s.hint, c.Observer, c.Dispatches, c.Tracer
 	s.watches = newHub(c.Store, c.Logger, c.MaxStreams)
+	s.purger = newPurger(c.Store, c.Retention, c.Logger)
+	if c.Purges != nil {
+		s.purger.observer = c.Purges
+	}
+	if c.Changed != nil {
+		s.purger.changed = c.Changed
+	}
 	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer, c.Tracer)
 	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer, c.Tracer)
 	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer, c.Tracer)
@@ -126,6 +137,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	wg.Go(func() { s.presence.run(ctx, s.dispatcher) })
 	wg.Go(func() { s.sweep(ctx) })
 	wg.Go(func() { s.watches.run(ctx) })
+	wg.Go(func() { s.purger.run(ctx) })
 	wg.Go(func() {
 		if err := s.hints.Run(ctx, s.hear); err != nil {
 			s.log.Error("hints ended", "error", err)

@@ -12,8 +12,9 @@ import (
 )
 
 var (
-	_ scheduler.Observer         = (*Scheduler)(nil)
-	_ scheduler.DispatchObserver = (*Dispatcher)(nil)
+	_ scheduler.Observer          = (*Scheduler)(nil)
+	_ scheduler.RetentionObserver = (*Scheduler)(nil)
+	_ scheduler.DispatchObserver  = (*Dispatcher)(nil)
 )
 
 // Scheduler observes the application.
@@ -21,6 +22,7 @@ type Scheduler struct {
 	enqueues counters[scheduler.EnqueueAnswer]
 	late     *prometheus.CounterVec
 	swept    counters[scheduler.SweepWork]
+	purged   counters[scheduler.PurgeKind]
 	flushes  map[scheduler.Loop]prometheus.Observer
 	health   *health
 }
@@ -42,6 +44,9 @@ func newScheduler(r prometheus.Registerer, h *health) *Scheduler {
 			scheduler.SweepCredits: plainCounter(r, "leasehold_outage_credits_total",
 				"Outages of the whole service that this replica found at its first sweep, and after which live leases lasted anew."),
 		},
+		purged: each(counter(r, "leasehold_retention_removed_total",
+			"What retention removed, by kind: executions (whole), events (published or skipped, beside those that went with their execution), dead_events (never published), workers.",
+			"kind"), scheduler.PurgeExecutions, scheduler.PurgeEvents, scheduler.PurgeDeadEvents, scheduler.PurgeWorkers),
 		flushes: map[scheduler.Loop]prometheus.Observer{}, health: h,
 	}
 	for _, loop := range []scheduler.Loop{scheduler.LoopEnqueues, scheduler.LoopRenewals, scheduler.LoopReports, scheduler.LoopCancels} {
@@ -70,6 +75,9 @@ func (s *Scheduler) LateRefused(call scheduler.LateCall, reason task.Reason) {
 
 // Swept counts what the sweeper did.
 func (s *Scheduler) Swept(what scheduler.SweepWork, n int) { s.swept.add(what, n) }
+
+// Purged counts what retention removed.
+func (s *Scheduler) Purged(kind scheduler.PurgeKind, n int) { s.purged.add(kind, n) }
 
 // Flushed observes the size of a group commit.
 func (s *Scheduler) Flushed(loop scheduler.Loop, calls int) {

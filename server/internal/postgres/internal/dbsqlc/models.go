@@ -149,6 +149,12 @@ type Payload struct {
 	Body        []byte
 }
 
+type Purge struct {
+	ID     int32
+	Holder uuid.NullUUID
+	HeldAt pgtype.Timestamptz
+}
+
 type SchedulingRequest struct {
 	StepID         uuid.UUID
 	AttemptNumber  int32

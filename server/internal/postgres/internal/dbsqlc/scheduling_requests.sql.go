@@ -189,13 +189,14 @@ func (q *Queries) DeleteRequests(ctx context.Context, arg DeleteRequestsParams) 
 }
 
 const dropRequests = `-- name: DropRequests :execrows
-DELETE FROM scheduling_requests r WHERE (r.step_id, r.attempt_number) IN (
-    SELECT k.step_id, k.attempt_number FROM scheduling_requests k WHERE k.step_id = ANY($1::uuid[])
-    ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED)
+DELETE FROM scheduling_requests r WHERE r.ctid = ANY(ARRAY(
+    SELECT k.ctid FROM scheduling_requests k WHERE k.step_id = ANY($1::uuid[])
+    ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED))
 `
 
 // Takes back the requests of steps; one in a dispatcher's hands is dropped there. Locks and
-// deletes the rows, leaving out locked ones; primary key.
+// deletes the rows, leaving out locked ones; primary key, then by place: a join, planned while
+// the table was empty, would walk all of it.
 func (q *Queries) DropRequests(ctx context.Context, stepIds []uuid.UUID) (int64, error) {
 	result, err := q.db.Exec(ctx, dropRequests, stepIds)
 	if err != nil {
