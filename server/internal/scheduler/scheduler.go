@@ -101,6 +101,7 @@ func New(c Config) *Scheduler {
 	s.dispatcher = newDispatcher(c.Store, s.presence, c.Logger, c.MaxParkedPolls, c.MaxMessageBytes)
 	s.dispatcher.tell, s.dispatcher.observer, s.dispatcher.rounds, s.dispatcher.tracer = s.hint, c.Observer, c.Dispatches, c.Tracer
 	s.watches = newHub(c.Store, c.Logger, c.MaxStreams)
+	s.watches.observer = c.Observer
 	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer, c.Tracer)
 	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer, c.Tracer)
 	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer, c.Tracer)
