@@ -57,6 +57,6 @@ func (w webPort) Close() {
 func sources(store *postgres.Store, service *scheduler.Scheduler, relay *outbox.Relay) telemetry.Sources {
 	return telemetry.Sources{
 		Ping: store.Ping, Queues: store, Outbox: store.Outbox(), Pool: func() telemetry.Pool { return store.PoolStat() },
-		ParkedPolls: service.ParkedPolls, Loops: service.Loops(), Relay: relay != nil,
+		ParkedPolls: service.ParkedPolls, Watches: service.Watchers, Loops: service.Loops(), Relay: relay != nil,
 	}
 }

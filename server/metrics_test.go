@@ -257,7 +257,7 @@ func (s *scenario) attempts() {
 	})
 }
 
-// lateness: leases that run out, and what comes after. A poll waits meanwhile.
+// lateness: leases that run out, and what comes after; then a poll and a watch that wait.
 func (s *scenario) lateness() {
 	s.mustEnqueue()
 	var lost *leaseholdv1.Lease
@@ -280,6 +280,16 @@ func (s *scenario) lateness() {
 	s.mustEnqueue()
 	s.mustReport(<-polled, success())
 	s.becomes("leasehold_parked_polls", nil, "0", equals(0))
+
+	watching, leave := context.WithCancel(s.ctx)
+	defer leave()
+	id := s.mustEnqueue(func(r *leaseholdv1.EnqueueExecutionRequest) { r.Steps[0].Capability = "nobody" })
+	if _, err := s.executions.WatchExecution(watching, &leaseholdv1.WatchExecutionRequest{ExecutionId: id}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.becomes("leasehold_watches", nil, "1", equals(1))
+	leave()
+	s.becomes("leasehold_watches", nil, "0", equals(0))
 }
 
 // outbox: events that wait for a sink which is slow, fails, and refuses; and a claim that another
@@ -363,11 +373,11 @@ func (s *scenario) loops() {
 	s.exec("ROLLBACK")
 	s.becomes(age, sweeper, "young", func(v float64) bool { return v < 1 })
 	loops := s.families()[age].GetMetric()
-	if len(loops) != 9 {
-		s.t.Errorf("%d loops are shown, want 9", len(loops))
+	if len(loops) != 10 {
+		s.t.Errorf("%d loops are shown, want 10", len(loops))
 	}
 	// The server has run for longer than any of them may take.
-	for _, name := range []string{"dispatcher", "presence", "relay", "enqueues", "renewals", "reports", "cancels"} {
+	for _, name := range []string{"dispatcher", "presence", "relay", "enqueues", "renewals", "reports", "cancels", "watches"} {
 		s.becomes(age, labels{"loop": name}, name+" young", func(v float64) bool { return v < 10 })
 	}
 }

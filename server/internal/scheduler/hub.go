@@ -24,17 +24,18 @@ const (
 // hub is the one that looks for all watches of a replica. It asks how far the watched executions
 // have come, in one query for all of them, and reads what happened to those that moved, once for
 // all that watch them. It looks when a hint says that something was committed, and at least once
-// a second; while nothing is watched it does nothing at all.
+// a second; while nothing is watched it asks nothing at all.
 //
 // Watches wait here without a connection. One that is slow holds up nobody and costs no memory:
 // what the hub has forgotten meanwhile it reads by itself.
 type hub struct {
-	store WatchStore
-	log   *slog.Logger
-	limit int
-	wake  chan struct{}
-	done  chan struct{} // closed when it has ended
-	away  bool          // the last look failed; of the loop alone
+	store    WatchStore
+	log      *slog.Logger
+	observer Observer
+	limit    int
+	wake     chan struct{}
+	done     chan struct{} // closed when it has ended
+	away     bool          // the last look failed; of the loop alone
 
 	mu      sync.Mutex
 	open    int // watches
@@ -64,7 +65,7 @@ type batch struct {
 
 func newHub(store WatchStore, log *slog.Logger, limit int) *hub {
 	return &hub{
-		store: store, log: log, limit: limit, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		store: store, log: log, observer: nobody{}, limit: limit, wake: make(chan struct{}, 1), done: make(chan struct{}),
 		topics: map[uuid.UUID]*topic{},
 	}
 }
@@ -167,6 +168,9 @@ func (h *hub) run(ctx context.Context) {
 		began := stopwatch()
 		more, err := h.look(ctx)
 		h.note(ctx, err)
+		if err == nil {
+			h.observer.Looped(LoopWatches)
+		}
 		if more {
 			h.ring()
 		}
@@ -179,17 +183,17 @@ func (h *hub) run(ctx context.Context) {
 
 // await waits until it is time to look.
 func (h *hub) await(ctx context.Context) bool {
-	var timeout <-chan time.Time
+	timeout := idleBeat
 	if h.watching() {
-		timer := time.NewTimer(lookAtLeast)
-		defer timer.Stop()
-		timeout = timer.C
+		timeout = lookAtLeast
 	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-h.wake:
-	case <-timeout:
+	case <-timer.C:
 	}
 	return true
 }

@@ -79,6 +79,7 @@ const (
 	LoopRenewals   Loop = "renewals"
 	LoopReports    Loop = "reports"
 	LoopCancels    Loop = "cancels"
+	LoopWatches    Loop = "watches"
 )
 
 // The loops get through a round at least so often, whatever there is to do, while the store
@@ -87,6 +88,7 @@ const (
 	dispatcherWithin  = 20 * time.Second // a look each second, and a round that may take 15 s
 	presenceWithin    = 20 * time.Second
 	groupCommitWithin = 20 * time.Second // a flush may take 15 s
+	watchesWithin     = 20 * time.Second // a look may take 5 s
 	sweeperWithin     = 25 * time.Second // beside the interval: both parts of a sweep, and tidying
 )
 
@@ -95,6 +97,7 @@ func (s *Scheduler) Loops() map[Loop]time.Duration {
 	return map[Loop]time.Duration{
 		LoopDispatcher: dispatcherWithin, LoopSweeper: s.sweepEvery + sweeperWithin, LoopPresence: presenceWithin,
 		LoopEnqueues: groupCommitWithin, LoopRenewals: groupCommitWithin, LoopReports: groupCommitWithin, LoopCancels: groupCommitWithin,
+		LoopWatches: watchesWithin,
 	}
 }
 

@@ -112,6 +112,7 @@ func New(c Config) *Scheduler {
 	if c.Changed != nil {
 		s.purger.changed = c.Changed
 	}
+	s.watches.observer = c.Observer
 	s.enqueues = newBatcher(flushItems, flushBytes, weighExecution, s.flushEnqueues).observed(LoopEnqueues, c.Observer, c.Tracer)
 	s.renewals = newBatcher(flushItems*2, flushBytes, weighRenewal, s.flushRenewals).observed(LoopRenewals, c.Observer, c.Tracer)
 	s.cancels = newBatcher(cancelItems, cancelItems, func(Cancellation) int { return 1 }, s.flushCancels).observed(LoopCancels, c.Observer, c.Tracer)

@@ -68,7 +68,7 @@ func (f *fakeDatabase) Ping(ctx context.Context) error {
 func newWatched(db *fakeDatabase) *Telemetry {
 	t := New(Config{Version: "test"})
 	t.Watch(Sources{
-		Ping: db.Ping, Queues: db, Outbox: db, Pool: func() Pool { return fakePool{} }, ParkedPolls: func() int { return 7 },
+		Ping: db.Ping, Queues: db, Outbox: db, Pool: func() Pool { return fakePool{} }, ParkedPolls: func() int { return 7 }, Watches: func() int { return 8 },
 		Loops: map[scheduler.Loop]time.Duration{scheduler.LoopSweeper: 10 * time.Second, scheduler.LoopPresence: 30 * time.Second}, Relay: true,
 	})
 	return t

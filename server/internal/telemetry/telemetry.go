@@ -41,6 +41,7 @@ type Sources struct {
 	Outbox      outbox.BacklogSource
 	Pool        func() Pool
 	ParkedPolls func() int
+	Watches     func() int // streams of WatchExecution that are open
 	// Loops are the loops of the replica, each with the time within which it gets through a
 	// round.
 	Loops map[scheduler.Loop]time.Duration
@@ -71,10 +72,14 @@ func (t *Telemetry) Watch(s Sources) {
 		t.health,
 		newDatabase(s.Queues, s.Outbox, t.fresh, t.log),
 		&pool{s.Pool},
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "leasehold_parked_polls", Help: "LeaseAttempt calls that wait on this replica for work.",
-		}, func() float64 { return float64(s.ParkedPolls()) }),
+		asked("leasehold_parked_polls", "LeaseAttempt calls that wait on this replica for work.", s.ParkedPolls),
+		asked("leasehold_watches", "WatchExecution streams that are open on this replica.", s.Watches),
 	)
+}
+
+// asked is a gauge that asks for its value.
+func asked(name, help string, value func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 }
 
 func buildInfo(version string) prometheus.Collector {

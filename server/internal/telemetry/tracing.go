@@ -28,8 +28,8 @@ var (
 	_ outbox.Tracer    = (*Tracing)(nil)
 )
 
-// flushTimeout bounds how long the last spans may take to leave.
-const flushTimeout = 500 * time.Millisecond
+// FlushLimit bounds how long the last spans may take to leave, at the end.
+const FlushLimit = 250 * time.Millisecond
 
 // Tracing makes spans and exports them by OTLP. If the environment names no receiver it is off,
 // and its methods do nothing.
@@ -68,12 +68,12 @@ func newTracing(options ...sdktrace.TracerProviderOption) *Tracing {
 	}
 }
 
-// Close exports what is left, for half a second at most.
+// Close exports what is left, for FlushLimit at most.
 func (t *Tracing) Close() error {
 	if t.provider == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), FlushLimit)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("the last traces were not exported: %w", err)
