@@ -269,7 +269,7 @@ func TestB79_SentOnlyAfterAck(t *testing.T) {
 			o.over()
 			began := time.Now()
 			w.underLoad(h, o, time.Second)
-			w.awaitPublished(patient)
+			w.awaitPublished(2 * patient) // the backoff is more than a minute by then
 			t.Logf("%d events waited, and were sent within %s", before, time.Since(began).Round(time.Millisecond))
 			w.sameEvents(o.arrived)
 			w.sameFacts(o.arrived)
