@@ -134,7 +134,7 @@ func TestWatch_NobodyWatches(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if moved, changes, reads := s.counts(); moved != 0 || changes != 2 || reads != 1 {
+		if moved, changes, reads := s.counts(); moved != 2 || changes != 2 || reads != 1 {
 			t.Errorf("what has ended cost %d looks, %d reads, %d snapshots", moved, changes, reads)
 		}
 		open := s.begin(1, 1)
@@ -285,6 +285,71 @@ func TestWatch_Rewound(t *testing.T) {
 	})
 }
 
+// One that asks for what is beyond is told anew; those beside it are not.
+func TestWatch_BeyondIsOnesOwnMatter(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		for range 50 {
+			id := s.begin(1, 10)
+			var good, beyond []*tale
+			for _, after := range rand.Perm(8) {
+				if after%2 == 0 {
+					beyond = append(beyond, s.watch(id, 1<<60+int64(after)))
+				} else {
+					good = append(good, s.watch(id, int64(10-after/4)))
+				}
+				time.Sleep(rand.N(10 * time.Millisecond))
+			}
+			time.Sleep(3 * time.Second)
+			s.end(id)
+			for _, x := range append(good, beyond...) {
+				if err := x.over(); err != nil {
+					t.Error(err)
+				}
+				x.expect("at the end", 11)
+			}
+			for i := range good {
+				good[i].heard("nothing anew", 0, 0, good[i].changes)
+				beyond[i].heard("anew", 1, 1, 1)
+			}
+		}
+	})
+}
+
+// After a restart all come back at once, to go on from where they were: they are looked up
+// together. Caught: a read for each of them.
+func TestWatch_AllComeBack(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		one := s.begin(3, 5)
+		var tales []*tale
+		for range 400 {
+			tales = append(tales, s.watch(one, 5), s.watch(s.begin(1, 5), 4))
+		}
+		ended := s.begin(1, 5)
+		s.end(ended)
+		tales = append(tales, s.watch(ended, 5), s.watch(ended, 6))
+		time.Sleep(10 * time.Second)
+		moved, changes, reads := s.counts()
+		if moved > 14 || changes > 14 || reads != 0 {
+			t.Errorf("%d that come back cost %d looks, %d reads and %d snapshots", len(tales), moved, changes, reads)
+		}
+		for i, x := range tales[:800] {
+			x.expect("they go on", 5)
+			x.heard("what was missed", 0, 0, i%2)
+			x.leave()
+			_ = x.over() // it left
+		}
+		for _, x := range tales[800:] {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("what has ended", 6)
+		}
+		s.nobody()
+	})
+}
+
 // An execution that is removed while it is watched is not there any more.
 func TestWatch_Removed(t *testing.T) {
 	t.Parallel()
@@ -309,9 +374,10 @@ func TestWatch_StoreAway(t *testing.T) {
 		whole, part := s.watch(id, 0), s.watch(id, 0, func(x *tale) { x.pause = func() time.Duration { return 5 * time.Second } })
 		time.Sleep(7 * time.Second) // one waits for changes, the other has a part of its snapshot
 		s.fail(errAway)
+		other := s.begin(1, 1)
 		for _, after := range []int64{0, 1} {
 			var away *UnavailableError
-			if err := s.watch(id, after).over(); !errors.As(err, &away) {
+			if err := s.watch(other, after).over(); !errors.As(err, &away) {
 				t.Errorf("a first read, after %d: %v", after, err)
 			}
 		}
