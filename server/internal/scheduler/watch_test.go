@@ -111,6 +111,31 @@ func TestWatch_HintsAreNotTruth(t *testing.T) {
 	})
 }
 
+// One that has read more than the hub waits for the hub. Caught: one that reads again and again.
+func TestWatch_AheadOfTheHub(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		first := s.watch(id, 1)
+		time.Sleep(10*time.Second + lookAtLeast/10)
+		s.counts()
+		s.commit(id, 1) // without a hint
+		second := s.watch(id, 0)
+		time.Sleep(2 * time.Second)
+		if moved, changes, reads := s.counts(); moved > 4 || changes > 3 || reads != 1 {
+			t.Errorf("cost %d looks, %d reads, %d snapshots", moved, changes, reads)
+		}
+		first.heard("the change", 0, 0, 1)
+		second.heard("a snapshot", 1, 1, 0)
+		s.end(id)
+		for _, x := range []*tale{first, second} {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // While nothing is watched hints cost nothing, and what has ended is not looked at.
 // Caught: looks for nobody.
 func TestWatch_NobodyWatches(t *testing.T) {
