@@ -34,6 +34,7 @@ type hub struct {
 	store WatchStore
 	log   *slog.Logger
 	limit int
+	alone chan struct{} // a place for one that reads by itself: the others wait
 	wake  chan struct{}
 	done  chan struct{} // closed when it has ended
 	away  bool          // the last look failed; of the loop alone
@@ -75,7 +76,7 @@ type batch struct {
 
 func newHub(store WatchStore, log *slog.Logger, limit int) *hub {
 	return &hub{
-		store: store, log: log, limit: limit, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		store: store, log: log, limit: limit, alone: make(chan struct{}, 1), wake: make(chan struct{}, 1), done: make(chan struct{}),
 		topics: map[uuid.UUID]*topic{},
 	}
 }

@@ -130,7 +130,7 @@ func (w *watch) catchUp(ctx context.Context, s standing) error {
 	for before := w.at; ; {
 		var changes []Changes
 		err := w.read(ctx, func(ctx context.Context) (err error) {
-			changes, err = w.hub.store.Changes(ctx, []Revision{{ID: w.id, Revision: w.at}}, readEntries)
+			changes, err = w.readAlone(ctx)
 			return err
 		})
 		switch {
@@ -151,6 +151,16 @@ func (w *watch) catchUp(ctx context.Context, s standing) error {
 			return await(ctx, w.hub, s.moved)
 		}
 	}
+}
+
+func (w *watch) readAlone(ctx context.Context) ([]Changes, error) {
+	select {
+	case w.hub.alone <- struct{}{}:
+	case <-ctx.Done():
+		return nil, &UnavailableError{Cause: ctx.Err(), RetryAfter: time.Second}
+	}
+	defer func() { <-w.hub.alone }()
+	return w.hub.store.Changes(ctx, []Revision{{ID: w.id, Revision: w.at}}, readEntries)
 }
 
 // say tells the changes that were not told; they go up to a revision.

@@ -24,6 +24,8 @@ type chronicle struct {
 	changes int
 	reads   int // of snapshots
 	largest int // entries of one read of changes
+	running int // reads of changes
+	most    int // of them at once
 	between func()
 }
 
@@ -121,6 +123,8 @@ func (c *chronicle) Moved(_ context.Context, known []Revision) ([]Revision, erro
 }
 
 func (c *chronicle) Changes(_ context.Context, after []Revision, limit int) ([]Changes, error) {
+	c.run(1)
+	defer c.run(-1)
 	time.Sleep(time.Millisecond)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,6 +148,13 @@ func (c *chronicle) Changes(_ context.Context, after []Revision, limit int) ([]C
 	}
 	c.largest = max(c.largest, sum)
 	return list, nil
+}
+
+func (c *chronicle) run(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running += n
+	c.most = max(c.most, c.running)
 }
 
 func (c *chronicle) GetExecution(_ context.Context, q ExecutionQuery) (*ExecutionView, bool, error) {
@@ -187,6 +198,9 @@ func inScene(t *testing.T, f func(s *scene)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.watches.run(ctx)
 		f(s)
+		if c.most > 2 {
+			t.Errorf("%d reads of changes at once", c.most)
+		}
 		cancel()
 		synctest.Wait() // a goroutine that is left then fails the test
 	})
