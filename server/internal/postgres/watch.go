@@ -36,10 +36,11 @@ func columnsOf(list []scheduler.Revision) (ids []uuid.UUID, revisions []int64) {
 }
 
 // Changes reads executions with their entries after a revision, all in one snapshot, so that the
-// entries reach just to what the execution shows.
+// entries reach just to what the execution shows. It waits for no place among callers' reads: few
+// of it run at once, and each is for many.
 func (s *Store) Changes(ctx context.Context, after []scheduler.Revision, limit int) ([]scheduler.Changes, error) {
 	var list []scheduler.Changes
-	err := s.snapshot(ctx, "changes", func(q *dbsqlc.Queries) error {
+	err := s.readOnly(ctx, "changes", func(q *dbsqlc.Queries) error {
 		r := changesRead{at: map[uuid.UUID]int{}}
 		if err := r.readExecutions(ctx, q, after); err != nil {
 			return err

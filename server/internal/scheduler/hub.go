@@ -19,12 +19,14 @@ const (
 	readEntries    = 1000
 	keepBatches    = 2 * time.Second // for those that come a little later than the first
 	keepEntries    = 10_000          // of all executions together
+	farBehind      = 100             // entries: one that resumes so far back reads them by itself
 )
 
 // hub is the one that looks for all watches of a replica. It asks how far the watched executions
 // have come, in one query for all of them, and reads what happened to those that moved, once for
 // all that watch them. It looks when a hint says that something was committed, and at least once
-// a second; while nothing is watched it asks nothing at all.
+// a second; while nothing is watched it does nothing at all. Those that come to go on from where
+// they were are looked up together too: after a restart of another replica they come all at once.
 //
 // Watches wait here without a connection. One that is slow holds up nobody and costs no memory:
 // what the hub has forgotten meanwhile it reads by itself.
@@ -33,6 +35,7 @@ type hub struct {
 	log      *slog.Logger
 	observer Observer
 	limit    int
+	alone    chan struct{} // a place for one that reads by itself: the others wait
 	wake     chan struct{}
 	done     chan struct{} // closed when it has ended
 	away     bool          // the last look failed; of the loop alone
@@ -48,11 +51,20 @@ type hub struct {
 type topic struct {
 	id       uuid.UUID
 	watchers int
-	at       int64         // everything up to here was read
-	batches  []*batch      // the last of it, without a gap
-	rewound  int           // how often it was found behind where it had been
-	gone     bool          // it is not there any more
-	moved    chan struct{} // closed, and made anew, when any of that has changed
+	batches  []*batch // the last that was read, without a gap
+	standing
+}
+
+// standing is how a topic stands.
+type standing struct {
+	at      int64         // everything up to here was read, or is known to those that watch
+	unseen  bool          // it was not looked up yet: whether it is there, and open, and at that revision
+	err     error         // of the look, while it is unseen
+	ended   bool          // the execution has ended at that revision
+	gone    bool          // it is not there any more
+	rewound int           // how often it was found behind where it had been
+	back    int64         // to where, the last time
+	moved   chan struct{} // closed, and made anew, when any of that has changed
 }
 
 // batch is what happened after from, up to to.
@@ -65,7 +77,8 @@ type batch struct {
 
 func newHub(store WatchStore, log *slog.Logger, limit int) *hub {
 	return &hub{
-		store: store, log: log, observer: nobody{}, limit: limit, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		store: store, log: log, observer: nobody{}, limit: limit,
+		alone: make(chan struct{}, 1), wake: make(chan struct{}, 1), done: make(chan struct{}),
 		topics: map[uuid.UUID]*topic{},
 	}
 }
@@ -96,14 +109,14 @@ func (h *hub) watchers() int {
 	return h.open
 }
 
-// join begins to watch an execution of which everything up to a revision is known. What was
-// committed since is looked for at once.
-func (h *hub) join(id uuid.UUID, at int64) (t *topic, rewound int) {
+// join begins to watch an execution of which everything up to a revision is known; seen tells
+// that it was there, and open. What was committed since is looked for at once.
+func (h *hub) join(id uuid.UUID, at int64, seen bool) (t *topic, rewound int) {
 	h.mu.Lock()
 	t = h.topics[id]
 	first := t == nil
 	if first {
-		t = &topic{id: id, at: at, moved: make(chan struct{})}
+		t = &topic{id: id, standing: standing{at: at, unseen: !seen, moved: make(chan struct{})}}
 		h.topics[id] = t
 	}
 	t.watchers++
@@ -123,25 +136,17 @@ func (h *hub) part(t *topic) {
 	}
 }
 
-// news is how an execution stands for one that knows everything up to a revision.
-type news struct {
-	gone    bool
-	rewound int
-	batch   *batch          // what comes next, if it is remembered
-	behind  bool            // there is more than that one knows
-	moved   <-chan struct{} // closed when that has changed
-}
-
-func (h *hub) news(t *topic, at int64) news {
+// news is how a topic stands, and what comes next for one that knows everything up to a
+// revision, if that is remembered.
+func (h *hub) news(t *topic, at int64) (s standing, next *batch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := news{gone: t.gone, rewound: t.rewound, behind: t.at > at, moved: t.moved}
 	for _, b := range t.batches {
 		if b.from <= at && at < b.to {
-			n.batch = b
+			next = b
 		}
 	}
-	return n
+	return t.standing, next
 }
 
 // ring makes the hub look soon, if there is anything to look for. It never waits.
@@ -168,7 +173,9 @@ func (h *hub) run(ctx context.Context) {
 		began := stopwatch()
 		more, err := h.look(ctx)
 		h.note(ctx, err)
-		if err == nil {
+		if err != nil {
+			h.refuse(err)
+		} else {
 			h.observer.Looped(LoopWatches)
 		}
 		if more {
@@ -211,6 +218,18 @@ func (h *hub) note(ctx context.Context, err error) {
 	h.away = err != nil
 }
 
+// refuse tells those that have just come that the store is away.
+func (h *hub) refuse(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.topics {
+		if t.unseen {
+			t.err = err
+			t.tell()
+		}
+	}
+}
+
 // look asks which executions moved, and reads on. more tells that not everything was read.
 func (h *hub) look(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -220,7 +239,9 @@ func (h *hub) look(ctx context.Context) (more bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		for after := range slices.Chunk(h.take(known, moved), readExecutions) {
+		behind, again := h.take(known, moved)
+		more = more || again
+		for after := range slices.Chunk(behind, readExecutions) {
 			changes, err := h.store.Changes(ctx, after, readEntries/len(after))
 			if err != nil {
 				return false, err
@@ -233,6 +254,9 @@ func (h *hub) look(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
+// notSeen is a revision at which nothing ever is.
+const notSeen = -1
+
 // known is how far the executions that are watched were read. Batches that are old are forgotten.
 func (h *hub) known() []Revision {
 	h.mu.Lock()
@@ -240,7 +264,11 @@ func (h *hub) known() []Revision {
 	h.forget()
 	list := make([]Revision, 0, len(h.topics))
 	for id, t := range h.topics {
-		if !t.gone {
+		switch {
+		case t.gone:
+		case t.unseen:
+			list = append(list, Revision{ID: id, Revision: notSeen})
+		default:
 			list = append(list, Revision{ID: id, Revision: t.at})
 		}
 	}
@@ -248,31 +276,38 @@ func (h *hub) known() []Revision {
 }
 
 // take notes which executions are gone, or behind where they were: a standby may have taken over
-// that had not received all. It returns those that have something to read, and after what.
-func (h *hub) take(known, moved []Revision) []Revision {
+// that had not received all. It returns those that have something to read, and after what; again
+// tells that some have to be looked at once more.
+func (h *hub) take(known, moved []Revision) (after []Revision, again bool) {
 	asked := make(map[uuid.UUID]int64, len(known))
 	for _, k := range known {
 		asked[k.ID] = k.Revision
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var after []Revision
 	for _, m := range moved {
 		switch t := h.topics[m.ID]; {
 		case t == nil: // nobody watches it any more
 		case m.Revision == 0:
 			t.gone = true
 			t.tell()
-		case m.Revision < t.at && t.at != asked[m.ID]: // a newer topic than the one that was asked about
+		case t.unseen && asked[m.ID] != notSeen: // a newer topic than the one that was asked about
+			again = true
+		case m.Revision < t.at && !t.unseen && t.at != asked[m.ID]: // the same, which was looked at since
 		case m.Revision < t.at:
-			t.at, t.batches = m.Revision, nil
+			again = again || t.unseen
+			t.at, t.back, t.batches, t.ended = m.Revision, m.Revision, nil, false
 			t.rewound++
 			t.tell()
-		case m.Revision > t.at:
+		case t.unseen && m.Revision > t.at+farBehind:
+			again = true
+			t.at = m.Revision
+			t.tell()
+		default:
 			after = append(after, Revision{ID: m.ID, Revision: t.at})
 		}
 	}
-	return after
+	return after, again
 }
 
 // add hands what was read to those that wait for it.
@@ -286,15 +321,19 @@ func (h *hub) add(after []Revision, changes []Changes) (more bool) {
 	defer h.mu.Unlock()
 	for _, c := range changes {
 		t := h.topics[c.Execution.ID]
-		if t == nil || t.at != from[t.id] || c.Execution.Revision <= t.at {
+		if t == nil || t.at != from[t.id] || c.Execution.Revision < t.at {
 			continue // it is another topic by now, or behind; the next look tells
 		}
-		b := &batch{of: t, from: t.at, to: c.upTo(limit), changes: c, read: stopwatch()}
-		t.at, t.batches = b.to, append(t.batches, b)
+		if to := c.upTo(limit); to > t.at {
+			b := &batch{of: t, from: t.at, to: to, changes: c, read: stopwatch()}
+			t.at, t.batches = to, append(t.batches, b)
+			h.kept = append(h.kept, b)
+			h.entries += len(c.Entries)
+		}
+		t.unseen, t.err = false, nil
+		t.ended = c.endedAt(t.at)
 		t.tell()
-		h.kept = append(h.kept, b)
-		h.entries += len(c.Entries)
-		more = more || b.to < c.Execution.Revision
+		more = more || t.at < c.Execution.Revision
 	}
 	h.forget()
 	return more

@@ -101,7 +101,8 @@ type WatchStore interface {
 	// they are; 0 is one that is gone.
 	Moved(ctx context.Context, known []Revision) ([]Revision, error)
 	// Changes reads executions, each with its entries after a revision in order, in one snapshot
-	// of all: at most limit entries of each. Those that are gone are left out.
+	// of all: at most limit entries of each. Those that are gone are left out. At most two calls
+	// run at once.
 	Changes(ctx context.Context, after []Revision, limit int) ([]Changes, error)
 	// GetExecution reads an execution with a page of its steps.
 	GetExecution(ctx context.Context, q ExecutionQuery) (view *ExecutionView, more bool, err error)

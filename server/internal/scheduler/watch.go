@@ -12,7 +12,7 @@ import (
 const (
 	snapshotSteps = 200              // of one read
 	watchPause    = time.Second      // until a store that is away is asked again
-	watchTimeout  = 15 * time.Second // of one read
+	watchTimeout  = 30 * time.Second // of one read
 )
 
 // Update is what a watch tells: a part of a snapshot, or changes.
@@ -51,28 +51,32 @@ type watch struct {
 }
 
 func (w *watch) run(ctx context.Context) error {
-	if err := w.begin(ctx); err != nil || w.ended {
-		return err
+	if w.at == 0 {
+		if err := w.snapshot(ctx); err != nil || w.ended {
+			return err
+		}
 	}
-	t, rewound := w.hub.join(w.id, w.at)
+	t, rewound := w.hub.join(w.id, w.at, w.begun)
 	defer w.hub.part(t)
 	for !w.ended {
-		n := w.hub.news(t, w.at)
+		s, next := w.hub.news(t, w.at)
 		var err error
-		switch before := w.at; {
-		case n.gone:
+		switch {
+		case s.gone:
 			err = w.missing()
-		case n.rewound != rewound:
-			rewound = n.rewound
-			err = w.snapshot(ctx)
-		case n.batch != nil:
-			err = w.say(n.batch.changes, n.batch.to)
-		case n.behind:
-			if err = w.catchUp(ctx); err == nil && w.at == before { // it was rewound, and the hub does not know yet
-				err = await(ctx, w.hub, n.moved)
-			}
+		case s.rewound != rewound:
+			err = w.rewind(ctx, s, rewound)
+			rewound = s.rewound
+		case next != nil:
+			err = w.say(next.changes, next.to)
+		case s.at != w.at:
+			err = w.catchUp(ctx, s)
+		case s.err != nil && !w.begun:
+			err = s.err
+		case s.ended:
+			return nil
 		default:
-			err = await(ctx, w.hub, n.moved)
+			err = await(ctx, w.hub, s.moved)
 		}
 		if err != nil {
 			return err
@@ -81,11 +85,12 @@ func (w *watch) run(ctx context.Context) error {
 	return nil
 }
 
-func (w *watch) begin(ctx context.Context) error {
-	if w.at == 0 {
-		return w.snapshot(ctx)
+// rewind tells the execution anew, if what was told of it may not be so any more.
+func (w *watch) rewind(ctx context.Context, s standing, seen int) error {
+	if w.at <= s.back && s.rewound == seen+1 {
+		return nil
 	}
-	return w.catchUp(ctx)
+	return w.snapshot(ctx)
 }
 
 // snapshot tells how the execution stands. Everything up to its revision is told by that.
@@ -119,12 +124,13 @@ func (w *watch) snapshot(ctx context.Context) error {
 }
 
 // catchUp tells what came after what was told, as far as it goes now. It reads for this watch
-// alone: where it resumes, and what it has missed of the hub's reads.
-func (w *watch) catchUp(ctx context.Context) error {
-	for {
+// alone: where it resumes far back or beyond, and what it has missed of the hub's reads. If there
+// is nothing, the hub does not know yet how far the execution has come, and is waited for.
+func (w *watch) catchUp(ctx context.Context, s standing) error {
+	for before := w.at; ; {
 		var changes []Changes
 		err := w.read(ctx, func(ctx context.Context) (err error) {
-			changes, err = w.hub.store.Changes(ctx, []Revision{{ID: w.id, Revision: w.at}}, readEntries)
+			changes, err = w.readAlone(ctx)
 			return err
 		})
 		switch {
@@ -138,10 +144,23 @@ func (w *watch) catchUp(ctx context.Context) error {
 		if err := w.say(changes[0], changes[0].upTo(readEntries)); err != nil {
 			return err
 		}
-		if w.at >= changes[0].Execution.Revision {
+		switch {
+		case w.ended || w.at > before && w.at >= changes[0].Execution.Revision:
 			return nil
+		case w.at >= changes[0].Execution.Revision:
+			return await(ctx, w.hub, s.moved)
 		}
 	}
+}
+
+func (w *watch) readAlone(ctx context.Context) ([]Changes, error) {
+	select {
+	case w.hub.alone <- struct{}{}:
+	case <-ctx.Done():
+		return nil, &UnavailableError{Cause: ctx.Err(), RetryAfter: time.Second}
+	}
+	defer func() { <-w.hub.alone }()
+	return w.hub.store.Changes(ctx, []Revision{{ID: w.id, Revision: w.at}}, readEntries)
 }
 
 // say tells the changes that were not told; they go up to a revision.
@@ -154,8 +173,13 @@ func (w *watch) say(c Changes, to int64) error {
 		}
 		w.begun = true
 	}
-	w.at, w.ended = to, to >= c.Execution.Revision && c.Execution.State.Terminal()
+	w.at, w.ended = to, c.endedAt(to)
 	return nil
+}
+
+// endedAt tells whether the execution has ended, and nothing of it comes after a revision.
+func (c *Changes) endedAt(revision int64) bool {
+	return revision >= c.Execution.Revision && c.Execution.State.Terminal()
 }
 
 // upTo is the revision up to which the entries go, of a read of at most so many.

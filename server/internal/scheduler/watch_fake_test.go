@@ -24,6 +24,8 @@ type chronicle struct {
 	changes int
 	reads   int // of snapshots
 	largest int // entries of one read of changes
+	running int // reads of changes
+	most    int // of them at once
 	between func()
 }
 
@@ -57,6 +59,25 @@ func (c *chronicle) end(id uuid.UUID) {
 	defer c.mu.Unlock()
 	c.deeds[id].revision++
 	c.deeds[id].state = task.ExecutionSucceeded
+}
+
+func (c *chronicle) revision(id uuid.UUID) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deeds[id].revision
+}
+
+func (c *chronicle) largestRead() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.largest
+}
+
+// meanwhile lets something happen after each read of a snapshot's part.
+func (c *chronicle) meanwhile(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.between = f
 }
 
 func (c *chronicle) remove(id uuid.UUID) {
@@ -102,6 +123,8 @@ func (c *chronicle) Moved(_ context.Context, known []Revision) ([]Revision, erro
 }
 
 func (c *chronicle) Changes(_ context.Context, after []Revision, limit int) ([]Changes, error) {
+	c.run(1)
+	defer c.run(-1)
 	time.Sleep(time.Millisecond)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,6 +148,13 @@ func (c *chronicle) Changes(_ context.Context, after []Revision, limit int) ([]C
 	}
 	c.largest = max(c.largest, sum)
 	return list, nil
+}
+
+func (c *chronicle) run(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running += n
+	c.most = max(c.most, c.running)
 }
 
 func (c *chronicle) GetExecution(_ context.Context, q ExecutionQuery) (*ExecutionView, bool, error) {
@@ -168,9 +198,36 @@ func inScene(t *testing.T, f func(s *scene)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.watches.run(ctx)
 		f(s)
+		if c.most > 2 {
+			t.Errorf("%d reads of changes at once", c.most)
+		}
 		cancel()
 		synctest.Wait() // a goroutine that is left then fails the test
 	})
+}
+
+// nobody fails the test if anybody watches, or the hub believes so.
+func (s *scene) nobody() {
+	s.t.Helper()
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	if s.watches.open != 0 || len(s.watches.topics) != 0 {
+		s.t.Errorf("%d watches and %d topics are left", s.watches.open, len(s.watches.topics))
+	}
+}
+
+// keepsLittle fails the test if the hub keeps more than it may.
+func (s *scene) keepsLittle() {
+	s.t.Helper()
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	sum := 0
+	for _, b := range s.watches.kept {
+		sum += len(b.changes.Entries)
+	}
+	if sum > keepEntries || sum != s.watches.entries || len(s.watches.kept) > 50 {
+		s.t.Errorf("%d entries (counted %d) in %d batches are kept", sum, s.watches.entries, len(s.watches.kept))
+	}
 }
 
 // tale is what one watch was told. It fails the test for what is told twice, or left out.
@@ -248,6 +305,16 @@ func (t *tale) over() error {
 		t.leave()
 		t.s.t.Errorf("the watch goes on, at %d", t.told())
 		return <-t.done
+	}
+}
+
+// heard fails the test unless so much was told.
+func (t *tale) heard(what string, snapshots, steps, changes int) {
+	t.s.t.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.snapshots != snapshots || t.steps != steps || t.changes != changes {
+		t.s.t.Errorf("%s: %d snapshots with %d steps, %d changes; want %d, %d, %d", what, t.snapshots, t.steps, t.changes, snapshots, steps, changes)
 	}
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"testing"
@@ -54,9 +55,7 @@ func TestWatch_OneReadForAll(t *testing.T) {
 		if _, changes, _ := s.counts(); changes > 3 {
 			t.Errorf("changes of 101 executions cost %d reads, want 3", changes)
 		}
-		if s.Watchers() != 0 || len(s.watches.topics) != 0 {
-			t.Errorf("%d watches and %d topics are left", s.Watchers(), len(s.watches.topics))
-		}
+		s.nobody()
 	})
 }
 
@@ -112,6 +111,31 @@ func TestWatch_HintsAreNotTruth(t *testing.T) {
 	})
 }
 
+// One that has read more than the hub waits for the hub. Caught: one that reads again and again.
+func TestWatch_AheadOfTheHub(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		id := s.begin(1, 1)
+		first := s.watch(id, 1)
+		time.Sleep(10*time.Second + lookAtLeast/10)
+		s.counts()
+		s.commit(id, 1) // without a hint
+		second := s.watch(id, 0)
+		time.Sleep(2 * time.Second)
+		if moved, changes, reads := s.counts(); moved > 4 || changes > 3 || reads != 1 {
+			t.Errorf("cost %d looks, %d reads, %d snapshots", moved, changes, reads)
+		}
+		first.heard("the change", 0, 0, 1)
+		second.heard("a snapshot", 1, 1, 0)
+		s.end(id)
+		for _, x := range []*tale{first, second} {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // While nothing is watched hints cost nothing, and what has ended is not looked at.
 // Caught: looks for nobody.
 func TestWatch_NobodyWatches(t *testing.T) {
@@ -135,7 +159,7 @@ func TestWatch_NobodyWatches(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if moved, changes, reads := s.counts(); moved != 0 || changes != 2 || reads != 1 {
+		if moved, changes, reads := s.counts(); moved != 2 || changes != 2 || reads != 1 {
 			t.Errorf("what has ended cost %d looks, %d reads, %d snapshots", moved, changes, reads)
 		}
 		open := s.begin(1, 1)
@@ -154,8 +178,8 @@ func TestWatch_NobodyWatches(t *testing.T) {
 func TestWatch_Begins(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		after                      int64
-		snapshots, steps, ofChange int
+		after                     int64
+		snapshots, steps, changes int
 	}{
 		{0, 1, 450, 0}, {1, 0, 0, 2999}, {2999, 0, 0, 1}, {3000, 0, 0, 0}, {3001, 1, 450, 0}, {1 << 60, 1, 450, 0},
 	} {
@@ -167,9 +191,7 @@ func TestWatch_Begins(t *testing.T) {
 				t.Error(err)
 			}
 			x.expect("at the end", 3000)
-			if x.snapshots != tt.snapshots || x.steps != tt.steps || x.changes != tt.ofChange {
-				t.Errorf("after %d: %d snapshots with %d steps, %d changes; want %+v", tt.after, x.snapshots, x.steps, x.changes, tt)
-			}
+			x.heard(fmt.Sprint("after ", tt.after), tt.snapshots, tt.steps, tt.changes)
 		})
 	}
 	inScene(t, func(s *scene) {
@@ -188,12 +210,10 @@ func TestWatch_SnapshotOfWhatMoves(t *testing.T) {
 	t.Parallel()
 	inScene(t, func(s *scene) {
 		id := s.begin(1000, 10)
-		s.between = func() { s.deeds[id].revision += 3 }
+		s.meanwhile(func() { s.deeds[id].revision += 3 })
 		x := s.watch(id, 0)
 		time.Sleep(5 * time.Second)
-		if x.snapshots != 1 || x.steps != 1000 || x.changes != 15 {
-			t.Errorf("%d snapshots with %d steps, %d changes", x.snapshots, x.steps, x.changes)
-		}
+		x.heard("a snapshot and changes", 1, 1000, 15)
 		x.expect("after the snapshot", 25)
 		s.end(id)
 		if err := x.over(); err != nil {
@@ -218,9 +238,7 @@ func TestWatch_SlowOnes(t *testing.T) {
 			s.hear(HintChange)
 			time.Sleep(200 * time.Millisecond)
 			quick.expect("the quick one", (n+1)*500+1)
-			if s.watches.entries > keepEntries || len(s.watches.kept) > 50 {
-				t.Fatalf("%d entries in %d batches are kept", s.watches.entries, len(s.watches.kept))
-			}
+			s.keepsLittle()
 		}
 		slow.expect("the slow one", 1)
 		s.end(id)
@@ -259,8 +277,8 @@ func TestWatch_ManyChangesAtOnce(t *testing.T) {
 			}
 			x.expect("all", int64(12+i/2*(i/2)/10))
 		}
-		if s.largest > readEntries {
-			t.Errorf("a read of %d entries", s.largest)
+		if n := s.largestRead(); n > readEntries {
+			t.Errorf("a read of %d entries", n)
 		}
 	})
 }
@@ -279,9 +297,7 @@ func TestWatch_Rewound(t *testing.T) {
 		for _, x := range tales {
 			time.Sleep(2 * time.Second)
 			x.expect("anew", 6)
-			if x.snapshots != 1 {
-				t.Errorf("%d snapshots, want 1", x.snapshots)
-			}
+			x.heard("a snapshot", 1, 2, 0)
 		}
 		s.commit(id, 1)
 		s.end(id)
@@ -291,6 +307,71 @@ func TestWatch_Rewound(t *testing.T) {
 			}
 			x.expect("at the end", 8)
 		}
+	})
+}
+
+// One that asks for what is beyond is told anew; those beside it are not.
+func TestWatch_BeyondIsOnesOwnMatter(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		for range 50 {
+			id := s.begin(1, 10)
+			var good, beyond []*tale
+			for _, after := range rand.Perm(8) {
+				if after%2 == 0 {
+					beyond = append(beyond, s.watch(id, 1<<60+int64(after)))
+				} else {
+					good = append(good, s.watch(id, int64(10-after/4)))
+				}
+				time.Sleep(rand.N(10 * time.Millisecond))
+			}
+			time.Sleep(3 * time.Second)
+			s.end(id)
+			for _, x := range append(good, beyond...) {
+				if err := x.over(); err != nil {
+					t.Error(err)
+				}
+				x.expect("at the end", 11)
+			}
+			for i := range good {
+				good[i].heard("nothing anew", 0, 0, good[i].changes)
+				beyond[i].heard("anew", 1, 1, 1)
+			}
+		}
+	})
+}
+
+// After a restart all come back at once, to go on from where they were: they are looked up
+// together. Caught: a read for each of them.
+func TestWatch_AllComeBack(t *testing.T) {
+	t.Parallel()
+	inScene(t, func(s *scene) {
+		one := s.begin(3, 5)
+		var tales []*tale
+		for range 400 {
+			tales = append(tales, s.watch(one, 5), s.watch(s.begin(1, 5), 4))
+		}
+		ended := s.begin(1, 5)
+		s.end(ended)
+		tales = append(tales, s.watch(ended, 5), s.watch(ended, 6))
+		time.Sleep(10 * time.Second)
+		moved, changes, reads := s.counts()
+		if moved > 14 || changes > 14 || reads != 0 {
+			t.Errorf("%d that come back cost %d looks, %d reads and %d snapshots", len(tales), moved, changes, reads)
+		}
+		for i, x := range tales[:800] {
+			x.expect("they go on", 5)
+			x.heard("what was missed", 0, 0, i%2)
+			x.leave()
+			_ = x.over() // it left
+		}
+		for _, x := range tales[800:] {
+			if err := x.over(); err != nil {
+				t.Error(err)
+			}
+			x.expect("what has ended", 6)
+		}
+		s.nobody()
 	})
 }
 
@@ -318,9 +399,10 @@ func TestWatch_StoreAway(t *testing.T) {
 		whole, part := s.watch(id, 0), s.watch(id, 0, func(x *tale) { x.pause = func() time.Duration { return 5 * time.Second } })
 		time.Sleep(7 * time.Second) // one waits for changes, the other has a part of its snapshot
 		s.fail(errAway)
+		other := s.begin(1, 1)
 		for _, after := range []int64{0, 1} {
 			var away *UnavailableError
-			if err := s.watch(id, after).over(); !errors.As(err, &away) {
+			if err := s.watch(other, after).over(); !errors.As(err, &away) {
 				t.Errorf("a first read, after %d: %v", after, err)
 			}
 		}
@@ -336,9 +418,7 @@ func TestWatch_StoreAway(t *testing.T) {
 				t.Error(err)
 			}
 			x.expect("all", 2)
-			if x.snapshots != 1 || x.steps != 1000 {
-				t.Errorf("%d snapshots with %d steps", x.snapshots, x.steps)
-			}
+			x.heard("one snapshot", 1, 1000, 1)
 		}
 	})
 }
@@ -391,7 +471,7 @@ func TestWatch_EndsWithItsReplica(t *testing.T) {
 // hints that are lost, a store that fails, and readers of every pace that come and go.
 func TestWatch_AnyOrder(t *testing.T) {
 	t.Parallel()
-	for range 20 {
+	for range 10 {
 		inScene(t, func(s *scene) {
 			var ids []uuid.UUID
 			var tales []*tale
@@ -408,9 +488,7 @@ func TestWatch_AnyOrder(t *testing.T) {
 				id := ids[rand.IntN(len(ids))]
 				switch rand.IntN(8) {
 				case 0, 1:
-					s.mu.Lock()
-					after := rand.Int64N(s.deeds[id].revision + 1)
-					s.mu.Unlock()
+					after := rand.Int64N(s.revision(id) + 1)
 					tales, of = append(tales, s.watch(id, after, pace)), append(of, id)
 				case 2, 3, 4:
 					s.commit(id, 1+rand.Int64N(40))
@@ -434,14 +512,12 @@ func TestWatch_AnyOrder(t *testing.T) {
 				var away *UnavailableError
 				switch err := x.over(); {
 				case err == nil:
-					x.expect("all", s.deeds[of[i]].revision)
+					x.expect("all", s.revision(of[i]))
 				case !errors.As(err, &away) && !errors.Is(err, context.Canceled):
 					t.Error(err)
 				}
 			}
-			if s.Watchers() != 0 || len(s.watches.topics) != 0 {
-				t.Errorf("%d watches and %d topics are left", s.Watchers(), len(s.watches.topics))
-			}
+			s.nobody()
 		})
 	}
 }
