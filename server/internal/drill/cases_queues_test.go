@@ -113,8 +113,10 @@ func TestB116_OldWorkersDoNotGetNewKinds(t *testing.T) {
 		func() { after.finish(n) })
 	each(ids, func(_ int, id string) {
 		s := w.awaitState(id, succeeded).GetSteps()[0]
-		want(t, "attempts", len(s.GetAttempts()), 1)
-		want(t, "worker", s.GetAttempts()[0].GetWorkerId(), after.ID)
+		want(t, "attempts that count", s.GetCountedAttempts(), 1)
+		for _, a := range s.GetAttempts() { // on a slow machine some may have come too late for their poll
+			want(t, "worker", a.GetWorkerId(), after.ID)
+		}
 	})
 }
 

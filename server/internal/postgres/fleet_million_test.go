@@ -36,6 +36,7 @@ func TestB123_TotalsAreBoundedAndMarked(t *testing.T) {
 		FROM generate_series(1, $1::integer) g, capabilities c WHERE c.name = 'later'`, m.n)
 	m.exec(`INSERT INTO attempt_tallies (capability_id, at, state, n)
 		SELECT c.id, now() - g % 7200 * interval '1 second', 'SUCCEEDED', 1 FROM generate_series(1, 30000) g, capabilities c WHERE c.name = 'busy'`)
+	m.exec("UPDATE workers SET last_seen_at = now()") // filling takes its time
 	m.exec("ANALYZE scheduling_requests, attempt_tallies, capabilities, workers")
 	m.reopen("force_generic_plan")
 
@@ -131,6 +132,7 @@ func TestB123_ManyWorkersAndLeases(t *testing.T) {
 		SELECT s.id, s.id, s.id, w.id, w.id, w.id, '', 1, now() + interval '1 hour', now() + interval '1 hour', interval '1 hour'
 		FROM (SELECT id, row_number() OVER () AS n FROM steps WHERE name = 's') s
 		JOIN (SELECT id, row_number() OVER () AS n FROM workers) w ON w.n = s.n % 5000 + 1`)
+	m.exec("UPDATE workers SET last_seen_at = now()")
 	m.exec("ANALYZE")
 	m.reopen("force_generic_plan")
 	var views []scheduler.CapabilityView
