@@ -76,7 +76,7 @@ func Dial(addresses []string, opts ...grpc.DialOption) (*Client, error) {
 		grpc.WithDefaultServiceConfig(ServiceConfig),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 7 * time.Second}), // the servers allow one every 10 s
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 20 * time.Second}), // the servers allow one every 10 s
 	}, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %v: %w", addresses, err)

@@ -15,10 +15,11 @@ const (
 	// connectTimeout is for one try to connect, until the server has said something.
 	connectTimeout = 3 * time.Second
 	// A connection on which nothing was heard for pingAfter is asked for a sign of life, and
-	// given up without one after pingTimeout: so long a poll can hang on a server that froze.
-	// The servers allow a ping every 10 s.
-	pingAfter   = 15 * time.Second
-	pingTimeout = 7 * time.Second
+	// given up without one after pingTimeout: not soon, for it may be a machine that is slow,
+	// and a thousand workers that connect anew do not make it faster. Calls that hang are
+	// noticed by their own limits. The servers allow a ping every 10 s.
+	pingAfter   = 20 * time.Second
+	pingTimeout = 20 * time.Second
 	// spread makes use of all servers behind one name.
 	spread = `{"loadBalancingConfig": [{"round_robin": {}}]}`
 )

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -18,9 +17,9 @@ import (
 
 // reportMany runs n attempts whose handlers return at the same time, out, and returns what
 // the server was told by a minute later.
-func reportMany(t *testing.T, f *fakeServer, n int, out *payload, opts ...grpc.ServerOption) fakeState {
+func reportMany(t *testing.T, f *fakeServer, n int, out *payload) fakeState {
 	t.Helper()
-	_, conn := connect(t, f, opts...)
+	_, conn := connect(t, f)
 	cfg := config(conn)
 	cfg.Slots = n
 	w := worker.New(cfg)
@@ -60,10 +59,10 @@ func TestReports_EachHasItsOwnAnswer(t *testing.T) {
 		var refused, locked string
 		tries := 0
 		f.onReport = func(_ context.Context, n int, r *report) error {
-			switch {
-			case n == 7:
+			switch n {
+			case 7:
 				refused = r.GetAttemptId()
-			case n == 9:
+			case 9:
 				locked = r.GetAttemptId()
 			}
 			switch r.GetAttemptId() {
