@@ -32,6 +32,6 @@ func TestB75_EveryCommittedEventArrives(t *testing.T) {
 	if events, least := c.number(`SELECT count(*) FROM outbox_events`), sized[int64](300, 20_000); events < least {
 		t.Errorf("%d transitions, want %d", events, least)
 	}
-	c.awaitPublished(2*time.Minute)
+	c.awaitPublished(2 * time.Minute)
 	sameEvents(t, c, arrived)
 }

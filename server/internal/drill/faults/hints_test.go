@@ -66,7 +66,7 @@ func TestLogs_StayBoundedWhileAllIsAway(t *testing.T) {
 	c := newRelayed(t, clusterConfig{replicas: 1, ownDatabase: true}, n.URL())
 	p := dial(t, c.replicas[0].addr)
 	enqueue(t, p, 20, "nobody")
-	c.awaitPublished(30*time.Second)
+	c.awaitPublished(30 * time.Second)
 
 	newHand(t, p, 1, "other").park(p, 50*time.Second, time.Minute) // so that there is a dispatcher at work too
 	began, lines := time.Now(), c.logLines()
@@ -85,7 +85,7 @@ func TestLogs_StayBoundedWhileAllIsAway(t *testing.T) {
 		t.Error("no event waits: is the sink away?")
 	}
 	n.Start()
-	c.awaitPublished(30*time.Second)
+	c.awaitPublished(30 * time.Second)
 	c.linesStayBounded(lines, began, 10)
 	if n := c.number(`SELECT count(*) FROM outbox_events WHERE attempts > 3`); n > 0 {
 		t.Errorf("%d events used up tries while the sink was away", n)

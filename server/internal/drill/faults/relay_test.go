@@ -318,7 +318,7 @@ func TestRelay_DeadAfterTheLimit(t *testing.T) {
 	if err != nil || answer.GetCount() != 1 {
 		t.Fatalf("redrive: %v, %v", answer, err)
 	}
-	c.awaitPublished(30*time.Second)
+	c.awaitPublished(30 * time.Second)
 	sameEvents(t, c, r.Record)
 }
 

@@ -41,7 +41,7 @@ func TestRelay_SinkPausedDuringLoad(t *testing.T) {
 	}
 	l.finish()
 	began := time.Now()
-	c.awaitPublished(2*time.Minute)
+	c.awaitPublished(2 * time.Minute)
 	t.Logf("%d events waited for the sink; all were sent %s after the end of the load", waiting, time.Since(began))
 	sameEvents(t, c, arrived)
 	if r := arrived.Repeats(); r > 0 {
