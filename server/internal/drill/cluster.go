@@ -37,6 +37,8 @@ type Config struct {
 	// events stay in the outbox.
 	Publisher func() (outbox.Publisher, error)
 	Relay     outbox.Config // how relays work; Source, Publisher and Logger are filled in
+
+	Retention scheduler.Retention // zero: everything is kept
 }
 
 // Cluster is replicas of the service on one database, all in this process.
@@ -165,11 +167,12 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 	}
 	r.service = scheduler.New(scheduler.Config{
 		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, MaxStreams: c.MaxStreams, Logger: c.Logger, Changed: r.relay.Wake,
+		Retention: c.Retention,
 	})
 	r.api, err = grpcapi.New(grpcapi.Config{MaxConnectionAge: c.ConnectionAge, Logger: c.Logger}, grpcapi.Deps{
 		Executions: r.service, Queries: r.Store, Sessions: r.service, Leases: r.service, Watches: r.service,
 		Operators: r.service, Fleet: r.Store,
-		Events: outbox.NewOperator(r.Store.Outbox(), nil),
+		Events: outbox.NewOperator(r.Store.Outbox(), r.relay.Wake),
 	})
 	if err != nil {
 		return err

@@ -91,6 +91,20 @@ SELECT format('step %s (%s) of %s', s.id, s.name, s.execution_id) FROM steps s W
 	}
 }
 
+// wholeRule is that executions come and go as a whole: nothing belongs to one that is not there.
+func wholeRule() invariant {
+	return invariant{"nothing is there of an execution that is not", `
+SELECT format('step %s of %s', s.id, s.execution_id) FROM steps s LEFT JOIN executions e ON e.id = s.execution_id WHERE e.id IS NULL
+UNION ALL SELECT format('attempt %s', a.id) FROM attempts a LEFT JOIN steps s ON s.id = a.step_id WHERE s.id IS NULL
+UNION ALL SELECT format('%s of step %s', p.role, p.step_id) FROM payloads p LEFT JOIN steps s ON s.id = p.step_id WHERE s.id IS NULL
+UNION ALL SELECT format('edge of step %s', d.child_id) FROM step_edges d LEFT JOIN steps s ON s.id = d.child_id WHERE s.id IS NULL
+UNION ALL SELECT format('lease of step %s', l.step_id) FROM leases l LEFT JOIN steps s ON s.id = l.step_id WHERE s.id IS NULL
+UNION ALL SELECT format('timer of %s', t.execution_id) FROM timers t LEFT JOIN executions e ON e.id = t.execution_id WHERE e.id IS NULL
+UNION ALL SELECT format('entry %s of %s', t.milestone, t.execution_id) FROM timeline_entries t LEFT JOIN executions e ON e.id = t.execution_id WHERE e.id IS NULL
+UNION ALL SELECT format('event %s of %s', o.id, o.aggregate_id) FROM outbox_events o LEFT JOIN executions e ON e.id = o.aggregate_id WHERE e.id IS NULL
+UNION ALL SELECT format('head of %s', h.aggregate_id) FROM outbox_heads h LEFT JOIN executions e ON e.id = h.aggregate_id WHERE e.id IS NULL`}
+}
+
 // storyRules are about what is told: the timeline and the events.
 func storyRules() []invariant {
 	return []invariant{
@@ -109,6 +123,7 @@ SELECT format('execution %s: %s of %s events, %s to %s', e.id, count(*), e.seque
 FROM executions e LEFT JOIN outbox_events o ON o.aggregate_id = e.id GROUP BY e.id, e.sequence
 HAVING count(o.id) <> e.sequence OR min(o.sequence) <> 1 OR max(o.sequence) <> e.sequence`},
 		{"every transition is an event, once", eventsQuery},
+		wholeRule(),
 		{"unsettled events have a head", `
 SELECT format('execution %s', o.aggregate_id) FROM outbox_events o WHERE o.status IN ('PENDING', 'PUBLISHING', 'FAILED', 'DEAD')
   AND NOT EXISTS (SELECT FROM outbox_heads h WHERE h.aggregate_id = o.aggregate_id)`},

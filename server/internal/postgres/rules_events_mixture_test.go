@@ -12,24 +12,30 @@ import (
 
 	"github.com/leasehold/leasehold/server/internal/outbox"
 	"github.com/leasehold/leasehold/server/internal/postgres"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-// Rule 5, for what settles events. While executions run, relays publish, fail and give up, and
-// operators redrive and skip by id and by filter, through two replicas: no deadlock, no error,
-// and at the end no event is left that nobody would ever look at. Caught: heads locked before
-// executions or out of order; a head that is moved under a relay's claim, or not moved at all.
+// Rule 5, for what settles and removes. While executions run, relays publish, fail and give up,
+// operators redrive and skip by id and by filter, and retention removes what ended, what died and
+// who left, through two replicas: no deadlock, no error, and at the end no event is left that
+// nobody would ever look at, and nothing of what is gone. Caught: heads locked before executions
+// or out of order; a head that is moved under a relay's claim, or not moved at all; a purge that
+// waits for a lock, or that removes what it did not lock.
 func TestLockOrder_EventsMixture(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	m := &mixture{stand: s, stores: []*postgres.Store{s.store, s.open(postgres.Config{Events: task.AllEventTypes()})}}
+	m := &mixture{
+		stand: s, stores: []*postgres.Store{s.store, s.open(postgres.Config{Events: task.AllEventTypes()})},
+		purged: map[scheduler.PurgeKind]int{},
+	}
 	for _, name := range []string{"w1", "w2"} {
 		m.workers = append(m.workers, s.register(name, "a", 20))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rounds(6, 60))*time.Second)
 	defer cancel()
 	calls := []func(context.Context, *postgres.Store) error{
-		m.enqueueSome, m.dispatchSome, m.reportSome, m.cancelOne, m.sweep, m.relay, m.relay, m.operate, m.operate, m.listSome,
+		m.enqueueSome, m.dispatchSome, m.reportSome, m.cancelOne, m.sweep, m.relay, m.relay, m.operate, m.listSome, m.purge, m.registerOne,
 	}
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -43,7 +49,8 @@ func TestLockOrder_EventsMixture(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s.sane()
+	s.sane("sequence with gaps") // dropped events leave some
+	s.leftovers()
 	for what, statement := range map[string]string{
 		"heads that lead to nothing unsettled": `SELECT count(*) FROM outbox_heads h WHERE NOT EXISTS (SELECT FROM outbox_events e
 			WHERE e.aggregate_id = h.aggregate_id AND e.sequence = h.next_sequence AND e.status NOT IN ('PUBLISHED', 'SKIPPED'))`,
@@ -65,6 +72,10 @@ func TestLockOrder_EventsMixture(t *testing.T) {
 	}
 	if n := query[int](s, "SELECT count(*) FROM timeline_entries WHERE milestone LIKE '%/outbox/redriven/%'"); n < 10 {
 		t.Errorf("only %d redrives: the mixture tries little", n)
+	}
+	t.Logf("retention removed %v", m.purged)
+	if m.purged[scheduler.PurgeExecutions] < 20 || m.purged[scheduler.PurgeDeadEvents] == 0 {
+		t.Errorf("retention removed %v: the mixture tries little", m.purged)
 	}
 	s.noDeadlocks(m.stores[1])
 }
@@ -119,6 +130,33 @@ func (m *mixture) operate(ctx context.Context, store *postgres.Store) error {
 	}
 	_, err := o.Change(ctx, action, s, "mixture")
 	return err
+}
+
+// purge removes some of each kind, of an age within the test.
+func (m *mixture) purge(ctx context.Context, store *postgres.Store) error {
+	if rand.IntN(4) > 0 {
+		return nil
+	}
+	groups, err := store.EndedGroups(ctx)
+	if err != nil {
+		return err
+	}
+	batches := []scheduler.PurgeBatch{
+		{Kind: scheduler.PurgeDeadEvents, Age: 200 * time.Millisecond}, {Kind: scheduler.PurgeWorkers, Age: 2 * time.Second},
+	}
+	for _, g := range groups {
+		batches = append(batches, scheduler.PurgeBatch{Kind: scheduler.PurgeExecutions, Group: g, Age: time.Second, Limit: 1 + rand.IntN(20)})
+	}
+	for _, b := range batches {
+		p, err := store.Purge(ctx, b)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		m.purged[b.Kind] += p.Removed
+		m.mu.Unlock()
+	}
+	return nil
 }
 
 func (m *mixture) listSome(ctx context.Context, store *postgres.Store) error {

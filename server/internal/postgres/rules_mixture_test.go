@@ -25,6 +25,7 @@ type mixture struct {
 	workers []worker
 	execs   []uuid.UUID
 	leases  []heldLease
+	purged  map[scheduler.PurgeKind]int
 }
 
 type heldLease struct {

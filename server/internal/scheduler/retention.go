@@ -11,7 +11,7 @@ import (
 
 // Retention says for how long things are kept; 0 keeps them for ever.
 type Retention struct {
-	Executions time.Duration // after their end, whole, once their events are settled; and workers that were not seen since
+	Executions time.Duration // after their end, whole, once their events are settled; and workers that were not seen for so long, an hour at least
 	Events     time.Duration // after they were published or skipped
 	DeadEvents time.Duration // after they died; the later events of their execution then go on
 }
@@ -86,7 +86,9 @@ const (
 	lookOften    = 100 * time.Millisecond
 	lookSeldom   = time.Minute
 	walkSeldom   = time.Hour
-	stayedMost   = 50_000 // rows that could not go yet and are looked at again by the next look
+	// workersAtLeast is far above the time between two signs of life that are written down.
+	workersAtLeast = time.Hour
+	stayedMost     = 50_000 // rows that could not go yet and are looked at again by the next look
 )
 
 // purger removes what is old, from the oldest on. Where much cannot go yet, it remembers how far
@@ -195,7 +197,7 @@ func (p *purger) due(ctx context.Context) ([]*purgeWalk, error) {
 			list = append(list, p.walk(PurgeExecutions, g, p.keep.Executions))
 		}
 		if p.walks[walkKey{PurgeWorkers, EndedGroup{}}] == nil {
-			list = append(list, p.walk(PurgeWorkers, EndedGroup{}, p.keep.Executions))
+			list = append(list, p.walk(PurgeWorkers, EndedGroup{}, max(p.keep.Executions, workersAtLeast)))
 		}
 	}
 	due := list[:0]
