@@ -26,6 +26,8 @@ func (c *Client) Wait(ctx context.Context, executionID string) (*leaseholdv1.Exe
 			return c.read(ctx, executionID)
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("wait for execution %s: %w", executionID, ctx.Err())
+		case code == codes.DeadlineExceeded: // the server's clock for it was a little faster than ours
+			return nil, fmt.Errorf("wait for execution %s: %w", executionID, context.DeadlineExceeded)
 		case code != codes.Unavailable && code != codes.ResourceExhausted:
 			return nil, fmt.Errorf("wait for execution %s: %w", executionID, err)
 		}
