@@ -127,7 +127,7 @@ func (s *steady) last(n int) []string {
 // replica was killed), and one whose right no other replica takes over.
 func TestB127_RetentionInSmallBatches(t *testing.T) {
 	alongside(t)
-	n := int64(sized(4_000, 2_000_000))
+	n := int64(sized(8_000, 2_000_000))
 	c := newCluster(t, clusterConfig{
 		replicas: 2, ownDatabase: full(), args: []string{"--execution-retention", "20s", "--outbox-retention", "15s", "--sink", "log", "--log-level", "warn"},
 	})
