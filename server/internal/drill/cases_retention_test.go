@@ -163,9 +163,9 @@ func TestB92_NoDeadlocksWithRetention(t *testing.T) {
 	left := func() int { return len(w.rows(`SELECT id::text FROM executions WHERE id = ANY($1::uuid[])`, ids)) }
 	wg.Go(func() { // for a while, and until enough has happened
 		defer stop()
-		_ = sleepFor(ctx, time.Duration(count(t, 8, 120))*time.Second)
+		sleepFor(ctx, time.Duration(count(t, 8, 120))*time.Second)
 		for time.Since(began) < patient && (reported.Load() < 100 || left() > executions/2) {
-			_ = sleepFor(ctx, time.Second)
+			sleepFor(ctx, time.Second)
 		}
 	})
 	for i := range 4 {
@@ -175,7 +175,7 @@ func TestB92_NoDeadlocksWithRetention(t *testing.T) {
 	wg.Go(func() { // what is removed is made up for
 		for ctx.Err() == nil {
 			w.enqueueMany(5, func(int) *leaseholdv1.EnqueueExecutionRequest { return layered(steps) })
-			_ = sleepFor(ctx, 200*time.Millisecond)
+			sleepFor(ctx, 200*time.Millisecond)
 		}
 	})
 	wg.Wait()
@@ -244,7 +244,7 @@ func (w *world) cancelAtRandom(ctx context.Context, ids []string, canceled *atom
 		if _, err := w.Client(i).Executions.CancelExecution(w.ctx, &leaseholdv1.CancelExecutionRequest{ExecutionId: id}); err == nil {
 			canceled.Add(1)
 		}
-		_ = sleepFor(ctx, 40*time.Millisecond)
+		sleepFor(ctx, 40*time.Millisecond)
 	}
 }
 
@@ -265,14 +265,12 @@ func (w *world) endAll() {
 	}
 }
 
-// sleepFor waits, and is false when the context ended before.
-func sleepFor(ctx context.Context, d time.Duration) bool {
+// sleepFor waits, until the context ends at most.
+func sleepFor(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-timer.C:
-		return true
 	}
 }

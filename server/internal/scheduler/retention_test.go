@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 // shelf is a store of things by age: each can be removed from a moment on. It keeps one
 // position's worth of seconds for each.
 type shelf struct {
+	mu     sync.Mutex // of what follows, in calls of several purgers
 	now    func() time.Time
 	age    []time.Duration // of each thing, when it was put there; oldest first
 	bad    int             // a thing that cannot be removed; -1: none
@@ -30,6 +32,8 @@ type shelf struct {
 var errStuck = errors.New("it cannot be removed")
 
 func (s *shelf) HoldPurge(_ context.Context, holder uuid.UUID, silence time.Duration) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.holder != uuid.Nil && s.holder != holder && s.now().Sub(s.heldAt) < silence {
 		return false, nil
 	}
@@ -48,6 +52,8 @@ func (s *shelf) Purge(_ context.Context, b PurgeBatch) (Purged, error) {
 		return Purged{Next: b.After}, nil
 	}
 	time.Sleep(s.took)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.calls = append(s.calls, b)
 	if s.away {
 		return Purged{Next: b.After}, &UnavailableError{}
@@ -216,6 +222,7 @@ func TestRetention_OneReplicaAtATime(t *testing.T) {
 		}
 		before := len(s.gone)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if s.holder != second.holder || len(s.gone) <= before {
 			t.Errorf("nobody went on: %d are gone", len(s.gone))
 		}
