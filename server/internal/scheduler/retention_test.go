@@ -214,14 +214,18 @@ func TestRetention_OneReplicaAtATime(t *testing.T) {
 		defer kill()
 		go first.run(ctx)
 		time.Sleep(time.Millisecond)
-		go second.run(t.Context())
+		var other sync.WaitGroup
+		other.Go(func() { second.run(ctx) })
 		<-ctx.Done()
+		other.Wait()
+		time.Sleep(time.Second) // so that the first one's last batch is over, too
 		synctest.Wait()
 		if len(second.removed) != 0 || first.removed[PurgeExecutions] == 0 || s.holder != first.holder {
 			t.Errorf("%v and %v at once", first.removed, second.removed)
 		}
 		before := len(s.gone)
-		time.Sleep(time.Minute)
+		runFor(t, 2*time.Minute, second)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if s.holder != second.holder || len(s.gone) <= before {
 			t.Errorf("nobody went on: %d are gone", len(s.gone))
