@@ -324,7 +324,7 @@ func (s *scenario) outbox() {
 	s.rises(tries, labels{"result": "refused"}, 1, work)
 	s.becomes(publishing, labels{"status": "DEAD"}, "1", equals(1))
 	s.becomes(publishing, labels{"status": "PENDING"}, "1, behind the dead one", equals(1))
-	s.sink.status.Store(http.StatusServiceUnavailable)
+	s.sink.status.Store(http.StatusInternalServerError)
 	work()
 	s.becomes(tries, labels{"result": "failed"}, "some", above(0))
 }
