@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,9 +57,12 @@ func TestReports_Gathered(t *testing.T) {
 func TestReports_EachHasItsOwnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
+		var mu sync.Mutex // calls go beside each other
 		var refused, locked string
 		tries := 0
 		f.onReport = func(_ context.Context, n int, r *report) error {
+			mu.Lock()
+			defer mu.Unlock()
 			switch n {
 			case 7:
 				refused = r.GetAttemptId()
@@ -99,7 +103,13 @@ func TestReports_OneThatSpoilsACall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
+				var mu sync.Mutex // calls go beside each other
 				var poison string
+				poisoned := func(r *report) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return r.GetAttemptId() == poison
+				}
 				spoil := func(ctx context.Context) error {
 					if errors.Is(spoilt, context.DeadlineExceeded) {
 						<-ctx.Done()
@@ -107,16 +117,18 @@ func TestReports_OneThatSpoilsACall(t *testing.T) {
 					return spoilt
 				}
 				f.onReports = func(ctx context.Context, req *leaseholdv1.BatchReportAttemptsRequest) error {
-					if poison == "" {
+					mu.Lock()
+					if poison == "" { // it is in the first batch
 						poison = req.GetReports()[0].GetAttemptId()
 					}
-					if slices.ContainsFunc(req.GetReports(), func(r *report) bool { return r.GetAttemptId() == poison }) {
+					mu.Unlock()
+					if slices.ContainsFunc(req.GetReports(), poisoned) {
 						return spoil(ctx)
 					}
 					return nil
 				}
 				f.onReport = func(ctx context.Context, _ int, r *report) error {
-					if r.GetAttemptId() == poison {
+					if poisoned(r) {
 						return spoil(ctx)
 					}
 					return nil
