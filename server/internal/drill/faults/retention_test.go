@@ -67,9 +67,23 @@ func startSteady(ctx context.Context, t *testing.T, p *peer) *steady {
 	return s
 }
 
+// through calls a replica, and the other one when the first was given up meanwhile.
+func (s *steady) through(call func(p *peer) error) error {
+	for {
+		p := s.via.Load()
+		if err := call(p); err == nil || p == s.via.Load() {
+			return err
+		}
+	}
+}
+
 func (s *steady) enqueue() {
-	_, err := s.via.Load().executions.EnqueueExecution(s.t.Context(), &leaseholdv1.EnqueueExecutionRequest{
+	request := &leaseholdv1.EnqueueExecutionRequest{
 		Name: "steady", IdempotencyKey: uuid.NewString(), Steps: []*leaseholdv1.StepSpec{{Name: "only", Capability: "steady"}},
+	}
+	err := s.through(func(p *peer) error {
+		_, err := p.executions.EnqueueExecution(s.t.Context(), request)
+		return err
 	})
 	if err != nil {
 		s.t.Errorf("enqueue: %v", err)
@@ -78,12 +92,17 @@ func (s *steady) enqueue() {
 
 func (s *steady) work() {
 	for s.ctx.Err() == nil {
-		got := s.hand.poll(s.t.Context(), s.via.Load(), 50, time.Second, time.Minute)
-		if got.err != nil {
-			s.t.Errorf("poll: %v", got.err)
+		var leases []*leaseholdv1.Lease
+		err := s.through(func(p *peer) error {
+			got := s.hand.poll(s.t.Context(), p, 50, time.Second, time.Minute)
+			leases = got.leases
+			return got.err
+		})
+		if err != nil {
+			s.t.Errorf("poll: %v", err)
 			return
 		}
-		for _, l := range got.leases {
+		for _, l := range leases {
 			s.wg.Go(func() { s.report(l) })
 		}
 	}
@@ -91,7 +110,7 @@ func (s *steady) work() {
 
 func (s *steady) report(l *leaseholdv1.Lease) {
 	began := time.Now()
-	if err := s.hand.succeed(s.t.Context(), s.via.Load(), l); err != nil {
+	if err := s.through(func(p *peer) error { return s.hand.succeed(s.t.Context(), p, l) }); err != nil {
 		s.t.Errorf("report: %v", err)
 	}
 	s.mu.Lock()
