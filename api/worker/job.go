@@ -137,7 +137,7 @@ func (a *Attempt) ParentOutputs(ctx context.Context) (map[string]*leaseholdv1.Pa
 func (a *Attempt) stepInputs(ctx context.Context, req *leaseholdv1.GetStepInputsRequest) (*leaseholdv1.GetStepInputsResponse, error) {
 	for try := 0; ; try++ {
 		var resp *leaseholdv1.GetStepInputsResponse
-		err := a.servers.call(ctx, callTimeout, callPatience, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+		err := a.servers.call(ctx, bounds{limit: callTimeout, patience: callPatience}, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
 			resp, err = c.GetStepInputs(ctx, req, a.lease.session.opts...)
 			return err
 		})

@@ -32,8 +32,8 @@ type note struct {
 // DecodeCheckpoint.
 //
 // Errors: ErrInvalidPayload and ErrPayloadTooLarge, of which nothing is kept and after which
-// the lease lives on; ErrLeaseLost; ErrSuperseded; the cause of ctx's end. After the last two v
-// still travels with the attempt's report.
+// the lease lives on; ErrLeaseLost; ErrDeadline; ErrSuperseded; the cause of ctx's end. After
+// the last two v still travels with the attempt's report.
 func (a *Attempt) SaveCheckpoint(ctx context.Context, v any) error {
 	checkpoint, err := a.checkpointOf(v)
 	if err != nil {

@@ -107,7 +107,7 @@ func (p *poller) tryPoll(ctx context.Context, req *leaseholdv1.LeaseAttemptReque
 	var resp *leaseholdv1.LeaseAttemptResponse
 	sent := time.Now()
 	wait := p.session.wait
-	err := p.servers.call(ctx, wait+pollSlack, wait+pollPatience, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+	err := p.servers.call(ctx, bounds{limit: wait + pollSlack, patience: wait + pollPatience}, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
 		resp, err = c.LeaseAttempt(ctx, req, p.session.opts...)
 		return err
 	})

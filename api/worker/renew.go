@@ -72,12 +72,10 @@ func (r *run) renewBatch(ctx context.Context, batch []renewal) {
 	// Renewals begin with two thirds of the lease left: there is time for five calls or more
 	// to be sent one after the other, each through another server if there is one, before the
 	// lease is over. The answer to a slow one still counts.
-	patience := session.lease / 10
-	slow := time.AfterFunc(patience, func() { r.overdue(batch) })
-	defer slow.Stop()
+	b := bounds{limit: min(session.lease, callTimeout), patience: session.lease / 10, slow: func() { r.overdue(batch) }}
 	var resp *leaseholdv1.BatchRenewLeasesResponse
 	sent := time.Now()
-	err := r.servers.call(ctx, min(session.lease, callTimeout), patience, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+	err := r.servers.call(ctx, b, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
 		resp, err = c.BatchRenewLeases(ctx, req, session.opts...)
 		return err
 	})

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"sync"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -89,10 +88,8 @@ func (g *reports) callOnce(ctx context.Context, batch []*outgoing) {
 		g.start(ctx)
 	})
 	defer gone()
-	slow := time.AfterFunc(callPatience, gone)
-	defer slow.Stop()
 	var answers []reportAnswer
-	err := g.servers.call(ctx, callTimeout, callPatience, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
+	err := g.servers.call(ctx, bounds{limit: callTimeout, patience: callPatience, slow: gone}, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) (err error) {
 		answers, err = reportTogether(ctx, c, batch)
 		return err
 	})

@@ -72,6 +72,13 @@ type link struct {
 	dropped bool // takes no further call, and is closed after the last
 }
 
+// bounds are those of a call.
+type bounds struct {
+	limit    time.Duration // it is given up
+	patience time.Duration // its server counts as failing, and the call goes on
+	slow     func()        // called then, unless it is nil
+}
+
 // newServers prepares the connections, and finds out whether the addresses are well-formed.
 func newServers(cfg Config) (*servers, error) {
 	s := &servers{log: cfg.Logger}
@@ -95,15 +102,20 @@ func newServers(cfg Config) (*servers, error) {
 	return s, nil
 }
 
-// call makes one call, of at most limit, and takes in what it tells about the server.
-func (s *servers) call(ctx context.Context, limit, patience time.Duration, f func(context.Context, leaseholdv1.WorkerServiceClient) error) error {
+// call makes one call, and takes in what it tells about the server.
+func (s *servers) call(ctx context.Context, b bounds, f func(context.Context, leaseholdv1.WorkerServiceClient) error) error {
 	srv, l, err := s.take()
 	if err != nil {
 		return err
 	}
 	defer s.release(l)
-	slow := time.AfterFunc(patience, func() { s.failed(srv, l, errSlow) })
-	limited, cancel := context.WithTimeout(ctx, limit)
+	slow := time.AfterFunc(b.patience, func() {
+		s.failed(srv, l, errSlow)
+		if b.slow != nil {
+			b.slow()
+		}
+	})
+	limited, cancel := context.WithTimeout(ctx, b.limit)
 	defer cancel()
 	err = fromWire(f(limited, l.client))
 	slow.Stop()

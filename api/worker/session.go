@@ -136,7 +136,7 @@ func (r *run) deregister(ctx context.Context, s *session) {
 	r.log.Info("worker deregistered", "worker_id", s.workerID, "name", s.name)
 }
 
-// call is servers.call with the usual limits.
+// call is servers.call with the usual bounds.
 func (r *run) call(ctx context.Context, f func(context.Context, leaseholdv1.WorkerServiceClient) error) error {
-	return r.servers.call(ctx, callTimeout, callPatience, f)
+	return r.servers.call(ctx, bounds{limit: callTimeout, patience: callPatience}, f)
 }
