@@ -40,7 +40,7 @@ type workersLine struct {
 	Busy       int // slots of them
 	Goroutines int
 	Sockets    int
-	Heap       uint64 // bytes that are in use after a collection
+	Heap       uint64 // bytes that are in use after collections
 }
 
 // sleepInput is what its handler is told to do.
@@ -95,6 +95,7 @@ func beWorkers(mode string) int {
 
 func present(workers []*sdk.Worker) workersLine {
 	runtime.GC()
+	runtime.GC() // pools keep what they have over the first
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	line := workersLine{Goroutines: runtime.NumGoroutine(), Sockets: sockets(), Heap: memory.HeapAlloc}
