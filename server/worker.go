@@ -20,6 +20,7 @@ type workerCommand struct {
 	Node         string            `default:"" help:"Where it runs; steps can be pinned to it."`
 	Label        map[string]string `placeholder:"KEY=VALUE" help:"Labels, for people."`
 	Lease        time.Duration     `name:"lease-duration" default:"30s" help:"How long the work of a worker that died lies still; 1s to 1h."`
+	Wait         time.Duration     `name:"wait-timeout" default:"20s" help:"How long a poll waits for work, below the idle timeout of proxies on the way; 1s to 55s."`
 	Grace        time.Duration     `default:"10s" help:"Time that programs get to finish when the worker stops."`
 	KillAfter    time.Duration     `default:"5s" help:"Time between SIGTERM and SIGKILL for a program that has to end."`
 	Permanent    int               `name:"permanent-exit-code" default:"65" help:"Exit code of a failure that trying again cannot cure; 1 to 255, but 75, which hands the attempt back."`
@@ -42,6 +43,7 @@ func (c *workerCommand) Validate() error {
 	return join(
 		checkNumber("slots", c.Slots, 1, 10_000),
 		checkDuration("lease-duration", c.Lease, time.Second),
+		checkDuration("wait-timeout", c.Wait, time.Second),
 		checkDuration("kill-after", c.KillAfter, 1),
 		checkNumber("permanent-exit-code", c.Permanent, 1, 255),
 		checkNumber("max-output-bytes", c.MaxOutput, 1, largestMessage),
@@ -62,7 +64,7 @@ func (c *workerCommand) Run(ctx context.Context, to console) error {
 	return execworker.Run(ctx, execworker.Config{
 		Worker: worker.Config{
 			Addresses: c.Address, Namespace: c.Namespace, Name: c.Name, Node: c.Node, Labels: c.Label, Version: "leasehold " + version,
-			Slots: c.Slots, LeaseDuration: c.Lease, Grace: graceOf(c.Grace), Logger: c.Log.logger(to.err),
+			Slots: c.Slots, LeaseDuration: c.Lease, WaitTimeout: c.Wait, Grace: graceOf(c.Grace), Logger: c.Log.logger(to.err),
 		},
 		Capabilities: c.Capability, Command: c.program(), PermanentExit: c.Permanent, TempFailDelay: c.HandBack,
 		MaxOutput: c.MaxOutput, KillAfter: c.KillAfter, Stderr: to.err,

@@ -93,3 +93,63 @@ func TestWorker_AShellScriptMakesThumbnails(t *testing.T) {
 	second.stop(syscall.SIGTERM)
 	server.stop(syscall.SIGTERM)
 }
+
+// The first try leaves a checkpoint and fails, the second one goes on from there.
+const goesOn = `#!/bin/sh
+set -eu
+if [ -s "$LEASEHOLD_CHECKPOINT" ]; then
+	printf '{"from": %s}' "$(cat "$LEASEHOLD_CHECKPOINT")"
+	exit 0
+fi
+echo '{"checkpoint": {"page": 7}, "progress": 0.5, "message": "half way"}' >&3
+[ ! -e "$FOLDER/wait" ] || while :; do sleep 0.05; done
+exit 1
+`
+
+// A checkpoint of a program goes to the next attempt: with the report of the failure, and with a
+// renewal while it works, where the worker is killed later.
+func TestWorker_AProgramLeavesACheckpoint(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	program := filepath.Join(folder, "goes-on.sh")
+	if err := os.WriteFile(program, []byte(goesOn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	server := start(t, "dev", "--ephemeral", "--listen", "127.0.0.1:0", "--http-listen", "off")
+	work := func() *process {
+		return launch(t, "worker", "--address", server.ready.Listen, "--capability", "pages", "--lease-duration", "1s", "--", "env", "FOLDER="+folder, program)
+	}
+	wentOn := func(id string) {
+		t.Helper()
+		step := server.awaitState(id, leaseholdv1.ExecutionState_EXECUTION_STATE_SUCCEEDED).GetSteps()[0]
+		if got := step.GetOutput().GetJson(); got != `{"from": {"page": 7}}` || len(step.GetAttempts()) != 2 {
+			t.Errorf("output %s after %d attempts", got, len(step.GetAttempts()))
+		}
+	}
+	first := work()
+	wentOn(server.enqueue("fails", "pages", `1`).GetExecution().GetId())
+
+	wait := filepath.Join(folder, "wait")
+	if err := os.WriteFile(wait, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := server.enqueue("is killed", "pages", `1`).GetExecution().GetId()
+	client := server.executions()
+	eventually(t, "a renewal brought how far it is", func() bool {
+		answer, err := client.GetExecution(testTime(t), &leaseholdv1.GetExecutionRequest{ExecutionId: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempts := answer.GetExecution().GetSteps()[0].GetAttempts()
+		return len(attempts) == 1 && attempts[0].GetProgress() == 0.5 && attempts[0].GetProgressMessage() == "half way"
+	})
+	first.signal(syscall.SIGKILL)
+	<-first.exited
+	if err := os.Remove(wait); err != nil {
+		t.Fatal(err)
+	}
+	second := work()
+	wentOn(id)
+	second.stop(syscall.SIGTERM)
+	server.stop(syscall.SIGTERM)
+}

@@ -36,9 +36,9 @@ type Config struct {
 	Command       []string      // a program and its arguments
 	PermanentExit int           // 1 to 255
 	TempFailDelay time.Duration // until a step that was handed back is due again
-	MaxOutput     int           // bytes of stdout
+	MaxOutput     int           // bytes of stdout, and of a line of notes
 	KillAfter     time.Duration // between SIGTERM and SIGKILL
-	Stderr        io.Writer     // gets what the programs write to theirs
+	Stderr        io.Writer     // gets what the programs write to theirs; for several goroutines
 }
 
 // Run works until ctx ends. Errors: a program that is not there, and those of worker.Run.
@@ -58,7 +58,7 @@ func Run(ctx context.Context, c Config) error {
 				return nil, err
 			}
 			defer cleanup()
-			p := &program{path: path, args: c.Command, env: env, input: bodyOf(job.Input), c: &c}
+			p := &program{path: path, args: c.Command, env: env, input: bodyOf(job.Input), notes: job, c: &c}
 			return p.run(ctx)
 		})
 	}

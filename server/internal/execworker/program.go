@@ -31,6 +31,7 @@ type program struct {
 	args  []string
 	env   []string
 	input []byte
+	notes notebook
 	c     *Config
 
 	output limited
@@ -46,6 +47,11 @@ func (p *program) run(ctx context.Context) (*leaseholdv1.Payload, error) {
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	endWithParent(cmd.SysProcAttr)
+	notes, err := p.takeNotes(cmd)
+	if err != nil {
+		return nil, worker.WithType(err, TypeStart)
+	}
+	defer notes.finish()
 	// The signal at the parent's death is sent when the thread that started the program ends: so
 	// this goroutine keeps its own as long.
 	runtime.LockOSThread()
@@ -53,10 +59,11 @@ func (p *program) run(ctx context.Context) (*leaseholdv1.Payload, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, worker.WithType(fmt.Errorf("start %s: %w", p.path, err), TypeStart)
 	}
+	notes.started()
 	over := make(chan struct{})
 	ended := make(chan struct{})
 	go func() { defer close(ended); p.stopWith(ctx, cmd.Process.Pid, over) }()
-	err := cmd.Wait()
+	err = cmd.Wait()
 	close(over)
 	<-ended
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what has outlived its leader

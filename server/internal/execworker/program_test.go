@@ -22,7 +22,7 @@ func script(ctx context.Context, text, input string, change ...func(*Config)) (*
 	for _, f := range change {
 		f(&c)
 	}
-	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, input: []byte(input), c: &c}
+	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, input: []byte(input), notes: &notesHeard{}, c: &c}
 	return p.run(ctx)
 }
 
