@@ -84,6 +84,10 @@ func TestSettings_BadOnesAreRefused(t *testing.T) {
 		{"--max-streams=0", "from 1"},
 		{"--lease-epoch=-1", "from 0 to 8388607"},
 		{"--lease-epoch=8388608", "from 0 to 8388607"},
+		{"--execution-retention=0", "off keeps for ever"},
+		{"--execution-retention=7d", "neither off nor a duration"},
+		{"--outbox-retention=-1h", "off keeps for ever"},
+		{"--outbox-dead-retention=never", "neither off nor a duration"},
 		{"--sink=webhook", "is not known"},
 		{"--sink=nats://", "is not known"},
 		{"--sink=file", "is not known"},
@@ -113,6 +117,7 @@ func TestSettings_GoodOnesAreTaken(t *testing.T) {
 	for _, args := range [][]string{
 		nil,
 		{"--listen=:0"},
+		{"--execution-retention=off", "--outbox-retention=1s", "--outbox-dead-retention=off"},
 		{"--listen=[::1]:50051"},
 		{"--http-listen=off"},
 		{"--http-listen=:0"},

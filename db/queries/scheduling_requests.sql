@@ -168,14 +168,15 @@ ORDER BY attempt_number LIMIT 1;
 -- look at, the order is the claim's. Takes no lock; primary key of workers, (namespace, name)
 -- of capabilities, index scheduling_requests_claim.
 WITH RECURSIVE served AS (
-    SELECT DISTINCT c.id AS capability_id, n.node
-    FROM (SELECT unnest(@worker_ids::uuid[]) AS id) u
-    CROSS JOIN LATERAL (SELECT x.namespace, x.node, x.capabilities FROM workers x WHERE x.id = u.id OFFSET 0) w
+    SELECT c.id AS capability_id, d.node
+    FROM (
+        SELECT DISTINCT w.namespace, o.name, n.node
+        FROM (SELECT unnest(@worker_ids::uuid[]) AS id) u
+        CROSS JOIN LATERAL (SELECT x.namespace, x.node, x.capabilities FROM workers x WHERE x.id = u.id OFFSET 0) w
+        CROSS JOIN LATERAL unnest(w.capabilities) o (name)
+        CROSS JOIN LATERAL (SELECT unnest(ARRAY['', w.node]) AS node) n) d
     CROSS JOIN LATERAL (
-        SELECT k.id FROM unnest(w.capabilities) o (name)
-        CROSS JOIN LATERAL (
-            SELECT y.id FROM capabilities y WHERE y.namespace = w.namespace AND y.name = o.name AND NOT y.paused OFFSET 0) k) c
-    CROSS JOIN LATERAL (SELECT unnest(ARRAY['', w.node]) AS node) n
+        SELECT y.id FROM capabilities y WHERE y.namespace = d.namespace AND y.name = d.name AND NOT y.paused OFFSET 0) c
 ), levels AS (
     SELECT s.capability_id, s.node,
         (SELECT r.priority FROM scheduling_requests r

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
 
+	"github.com/leasehold/leasehold/api/client"
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	"github.com/leasehold/leasehold/server/internal/devpg"
 )
@@ -33,7 +35,7 @@ type stage struct {
 	replicas  []*process
 	addresses []string // of the replicas
 	workers   []*process
-	conns     []*grpc.ClientConn
+	clients   []*client.Client
 
 	server  *pgxpool.Pool // the server's database
 	shopDB  *pgxpool.Pool // the business's
@@ -130,14 +132,12 @@ func (s *stage) startReplicas(ctx context.Context) error {
 	return nil
 }
 
-// startWorkers gives each worker another replica to begin with.
+// startWorkers gives each worker all replicas; it chooses among them itself.
 func (s *stage) startWorkers(context.Context) error {
 	env := []string{"LEASEHOLD_MAILBOX=" + s.mailURL}
 	for i := range workerCount {
-		own := i % replicaCount
-		addresses := append(append([]string(nil), s.addresses[own:]...), s.addresses[:own]...)
 		args := []string{
-			"demo-worker", fmt.Sprintf("--name=worker-%d", i+1), "--replicas=" + strings.Join(addresses, ","), "--pace=" + s.cfg.pace().String(),
+			"demo-worker", fmt.Sprintf("--name=worker-%d", i+1), "--replicas=" + strings.Join(s.addresses, ","), "--pace=" + s.cfg.pace().String(),
 			// At a third of its share: late enough to be in the middle, and sure to come.
 			fmt.Sprintf("--at=%d", s.cfg.Coupons/workerCount/3),
 		}
@@ -156,14 +156,14 @@ func (s *stage) startWorkers(context.Context) error {
 	return nil
 }
 
-// client calls the replica with the index first, as long as it lives.
+// client calls the replica with the index first; when it is gone the one after it, and so on round.
 func (s *stage) client(first int) (leaseholdv1.ExecutionServiceClient, error) {
-	conn, err := dial(s.addresses, first)
+	c, err := client.Dial(slices.Concat(s.addresses[first:], s.addresses[:first]), grpc.WithNoProxy())
 	if err != nil {
 		return nil, err
 	}
-	s.conns = append(s.conns, conn)
-	return leaseholdv1.NewExecutionServiceClient(conn), nil
+	s.clients = append(s.clients, c)
+	return c, nil
 }
 
 // watch returns an error when a process ends by itself.
@@ -196,8 +196,8 @@ func (s *stage) watch(ctx context.Context) error {
 // tearDown ends all parts in order: workers before replicas, these before what they need. The
 // logs are kept if asked for.
 func (s *stage) tearDown(keepLogs bool) error {
-	for _, conn := range s.conns {
-		_ = conn.Close() // It cannot fail but for a second time.
+	for _, c := range s.clients {
+		_ = c.Close() // It cannot fail but for a second time.
 	}
 	for _, group := range [][]*process{s.workers, s.replicas} {
 		var stopping sync.WaitGroup

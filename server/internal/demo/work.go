@@ -29,7 +29,7 @@ const (
 // WorkerConfig says how one of the workers works.
 type WorkerConfig struct {
 	Name     string
-	Replicas []string // addresses, in the order of preference
+	Replicas []string // addresses
 	Mailbox  string   // URL of the mail provider's database
 	Pace     time.Duration
 	Fate     string    // what happens to it: FateSleep, FateDie, or nothing
@@ -58,17 +58,14 @@ func Work(ctx context.Context, cfg WorkerConfig) error {
 		return err
 	}
 	defer box.close()
-	var options []grpc.DialOption
+	options := []grpc.DialOption{grpc.WithNoProxy()}
 	if cfg.Fate == FateSleep {
 		options = append(options, withoutRenewals())
 	}
-	conn, err := dial(cfg.Replicas, 0, options...)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	m := &mailer{mailbox: box, cfg: cfg}
-	w := worker.New(worker.Config{Conn: conn, Name: cfg.Name, Slots: slots, LeaseDuration: leaseDuration, Logger: cfg.Logger})
+	w := worker.New(worker.Config{
+		Addresses: cfg.Replicas, DialOptions: options, Name: cfg.Name, Slots: slots, LeaseDuration: leaseDuration, Logger: cfg.Logger,
+	})
 	worker.Handle(w, capability, m.handle)
 	return w.Run(ctx)
 }
