@@ -74,6 +74,7 @@ func assemble(ctx context.Context, cfg settings, log *slog.Logger) (made *replic
 	s.store, err = postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.MaxConns, Epoch: cfg.LeaseEpoch, Events: cfg.outboxEvents(),
 		SessionTimeout: cfg.SessionTimeout, Logger: log, Observer: s.seen.Transactions, Tracer: s.tracing,
+		AroundCommit: crashAroundCommits,
 	})
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func assemble(ctx context.Context, cfg settings, log *slog.Logger) (made *replic
 	s.api, err = grpcapi.New(grpcapi.Config{
 		MaxMessageBytes: cfg.MaxMessageBytes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 		StopTimeout: cfg.ShutdownTimeout, SessionTimeout: cfg.SessionTimeout, Logger: log,
-		Options: slices.Concat(s.tracing.ServerOptions(), s.seen.ServerOptions()),
+		Options: slices.Concat(s.tracing.ServerOptions(), s.seen.ServerOptions(), crashAroundAnswers()),
 	}, grpcapi.Deps{
 		Executions: s.service, Queries: s.store, Sessions: s.service, Leases: s.service, Watches: s.service,
 		Operators: s.service, Fleet: s.store, Events: outbox.NewOperator(s.store.Outbox(), relay.Wake),

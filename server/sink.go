@@ -37,7 +37,7 @@ func newRelay(ctx context.Context, cfg settings, store *postgres.Store, seen *te
 		return nil, nil, fmt.Errorf("--sink: %w", err)
 	}
 	relay := outbox.NewRelay(outbox.Config{
-		Source: store.Outbox(), Publisher: publisher, MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: seen.Relay, Tracer: tracing,
+		Source: store.Outbox(), Publisher: crashAround(publisher), MaximumAttempts: cfg.Out.MaxAttempts, Logger: log, Observer: seen.Relay, Tracer: tracing,
 		StopTimeout: min(relayStopLimit, cfg.ShutdownTimeout),
 	})
 	// Closing may wait for a connection that is being tried.

@@ -84,10 +84,13 @@ SELECT format('step %s: attempt %s leased %s, due %s', s.name, a.number, a.lease
 FROM attempts a JOIN steps s ON s.id = a.step_id JOIN executions e ON e.id = s.execution_id
 LEFT JOIN attempts b ON b.step_id = a.step_id AND b.number = a.number - 1 AND b.round = a.round
 WHERE a.leased_at < COALESCE(b.next_due, CASE WHEN a.round = e.round THEN s.opened_at END)`},
+		// A request whose time is over is dropped by dispatch; the timer, which is due, ends the step.
 		{"a waiting step is asked for", `
 SELECT format('step %s (%s) of %s', s.id, s.name, s.execution_id) FROM steps s WHERE s.state = 'READY'
   AND NOT EXISTS (SELECT FROM scheduling_requests r WHERE r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1)
-  AND NOT EXISTS (SELECT FROM leases l WHERE l.step_id = s.id)`},
+  AND NOT EXISTS (SELECT FROM leases l WHERE l.step_id = s.id)
+  AND NOT EXISTS (SELECT FROM timers t WHERE t.execution_id = s.execution_id AND t.step_id IN (s.id, '00000000-0000-0000-0000-000000000000')
+    AND t.kind <> 'START' AND t.fires_at <= now())`},
 	}
 }
 

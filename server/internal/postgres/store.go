@@ -48,6 +48,9 @@ type Config struct {
 	Logger         *slog.Logger
 	Observer       Observer // none: nobody hears
 	Tracer         Tracer   // none: no spans
+	// AroundCommit is called right before a commit is sent, and right after its answer came: for
+	// tests that end the process there.
+	AroundCommit func(transaction string, done bool)
 }
 
 // Store keeps everything in PostgreSQL. It is safe for concurrent use.
@@ -60,6 +63,7 @@ type Store struct {
 	selected map[task.EventType]bool
 	observer Observer
 	tracer   Tracer
+	commits  func(transaction string, done bool)
 
 	sessionTimeout time.Duration
 
@@ -92,6 +96,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
 		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, tracer: c.Tracer, sessionTimeout: defaultSessionTimeout,
+		commits: c.AroundCommit,
+	}
+	if s.commits == nil {
+		s.commits = func(string, bool) {}
 	}
 	if s.observer == nil {
 		s.observer = nobody{}

@@ -109,7 +109,7 @@ func (s *Store) try(ctx context.Context, name string, t *txn, f func(ctx context
 			return false, err
 		}
 	}
-	return s.commit(ctx, tx)
+	return s.commit(ctx, name, tx)
 }
 
 // measure tells of a transaction: how long it took, how much of that it waited for locks, and
@@ -121,10 +121,12 @@ func (s *Store) measure(name string, d, lockWait time.Duration, failed string) {
 	}
 }
 
-func (s *Store) commit(ctx context.Context, tx pgx.Tx) (committing bool, err error) {
+func (s *Store) commit(ctx context.Context, name string, tx pgx.Tx) (committing bool, err error) {
 	conn := tx.Conn().PgConn()
 	delete(conn.CustomData(), warnedKey)
+	s.commits(name, false)
 	err = tx.Commit(ctx)
+	s.commits(name, true)
 	if warning, warned := conn.CustomData()[warnedKey]; warned && err == nil {
 		return true, fmt.Errorf("%w: %v", errWarned, warning)
 	}

@@ -25,6 +25,8 @@ type clusterConfig struct {
 	ownDatabase bool
 	// behindProxies puts a proxy between each replica and PostgreSQL.
 	behindProxies bool
+	// program is the server's path; empty: that of the usual one.
+	program string
 }
 
 // cluster is a PostgreSQL and the replicas on it.
@@ -40,7 +42,9 @@ type cluster struct {
 // newCluster starts PostgreSQL and the replicas, all at once, and ends them with the test.
 func newCluster(t *testing.T, cfg clusterConfig) *cluster {
 	t.Helper()
-	shared.server(t)
+	if cfg.program == "" {
+		cfg.program = shared.server(t)
+	}
 	c := &cluster{t: t}
 	if cfg.ownDatabase {
 		c.startPostgres()
@@ -63,7 +67,7 @@ func newCluster(t *testing.T, cfg clusterConfig) *cluster {
 		if cfg.behindProxies {
 			c.proxies = append(c.proxies, newProxy(t, c.host()))
 		}
-		c.replicas = append(c.replicas, c.newReplica(i, logs, append([]string{"--sweep-interval", cfg.sweep.String()}, cfg.args...)))
+		c.replicas = append(c.replicas, c.newReplica(i, logs, cfg))
 	}
 	t.Cleanup(func() {
 		for _, r := range c.replicas {
@@ -97,7 +101,7 @@ func (c *cluster) startPostgres() {
 }
 
 // newReplica prepares a replica whose sessions have a role of their own.
-func (c *cluster) newReplica(i int, logs string, args []string) *replica {
+func (c *cluster) newReplica(i int, logs string, cfg clusterConfig) *replica {
 	c.t.Helper()
 	name := fmt.Sprintf("replica-%d", i+1)
 	role := strings.ReplaceAll(name+"-"+uuid.NewString(), "-", "_")
@@ -112,7 +116,7 @@ func (c *cluster) newReplica(i int, logs string, args []string) *replica {
 	if i < len(c.proxies) {
 		u.Host = c.proxies[i].addr()
 	}
-	return &replica{t: c.t, name: name, role: role, url: u.String(), args: args, logPath: filepath.Join(logs, name+".log")}
+	return &replica{t: c.t, name: name, role: role, url: u.String(), args: append([]string{"--sweep-interval", cfg.sweep.String()}, cfg.args...), program: cfg.program, logPath: filepath.Join(logs, name+".log")}
 }
 
 // host is where PostgreSQL listens.

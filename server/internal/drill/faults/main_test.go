@@ -15,13 +15,20 @@ import (
 // shared is what the tests of one run have in common.
 var shared workshop
 
-// workshop has the server's binary, and a PostgreSQL for the tests that never harm it.
+// workshop has the server's binaries, and a PostgreSQL for the tests that never harm it.
 type workshop struct {
 	databases testdb.Server
-	build     sync.Once
+	folder    sync.Once
 	dir       string
-	binary    string
-	err       error
+	plain     binary
+	crashing  binary // with crash points
+}
+
+// binary is built when it is first asked for.
+type binary struct {
+	build sync.Once
+	path  string
+	err   error
 }
 
 func TestMain(m *testing.M) {
@@ -42,28 +49,42 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// server is the path of the server's binary, which is built when it is first asked for, with
-// the race detector if we have it.
+// server is the path of the server's binary, which is built with the race detector if we have it.
 func (w *workshop) server(t *testing.T) string {
 	t.Helper()
-	w.build.Do(func() {
-		if w.dir, w.err = os.MkdirTemp("", "leasehold-faults-"); w.err != nil {
-			return
-		}
-		w.binary = filepath.Join(w.dir, "leasehold")
-		args := []string{"build", "-buildvcs=false", "-o", w.binary}
-		if raceDetector {
-			args = append(args, "-race")
-		}
-		out, err := exec.Command("go", append(args, "github.com/leasehold/leasehold/server")...).CombinedOutput()
-		if err != nil {
-			w.err = fmt.Errorf("build the server: %w\n%s", err, out)
+	var args []string
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	return w.built(t, &w.plain, "leasehold", args...)
+}
+
+// crashingServer is the path of one with crash points.
+func (w *workshop) crashingServer(t *testing.T) string {
+	t.Helper()
+	return w.built(t, &w.crashing, "leasehold-crashing", "-tags", "crashpoints")
+}
+
+func (w *workshop) built(t *testing.T, b *binary, name string, args ...string) string {
+	t.Helper()
+	w.folder.Do(func() {
+		var err error
+		if w.dir, err = os.MkdirTemp("", "leasehold-faults-"); err != nil {
+			t.Fatal(err)
 		}
 	})
-	if w.err != nil {
-		t.Fatal(w.err)
+	b.build.Do(func() {
+		b.path = filepath.Join(w.dir, name)
+		args = append([]string{"build", "-buildvcs=false", "-o", b.path}, args...)
+		out, err := exec.Command("go", append(args, "github.com/leasehold/leasehold/server")...).CombinedOutput()
+		if err != nil {
+			b.err = fmt.Errorf("build the server: %w\n%s", err, out)
+		}
+	})
+	if b.err != nil {
+		t.Fatal(b.err)
 	}
-	return w.binary
+	return b.path
 }
 
 // full tells whether the tests run at their full counts.

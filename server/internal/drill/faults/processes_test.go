@@ -24,7 +24,9 @@ type replica struct {
 	role    string // of PostgreSQL: tells this replica's sessions from the others'
 	url     string
 	args    []string
-	addr    string // once it was ready
+	program string   // the server's path
+	env     []string // further variables
+	addr    string   // once it was ready
 	logPath string
 
 	proc *process // the current or last one
@@ -51,10 +53,10 @@ func (r *replica) launch() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	cmd := exec.Command(shared.server(r.t), append([]string{
+	cmd := exec.Command(r.program, append([]string{
 		"serve", "--migrate", "--database-url", r.url, "--listen", listen, "--http-listen", "off",
 	}, r.args...)...)
-	cmd.Env = append(os.Environ(), "GORACE=halt_on_error=0")
+	cmd.Env = append(append(os.Environ(), "GORACE=halt_on_error=0"), r.env...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	dieWithUs(cmd.SysProcAttr)
