@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	stderrTail    = 4 << 10                // bytes of stderr that stand in a failure
-	killAfterLoss = 200 * time.Millisecond // somebody else may have the step soon
-	pipeWait      = time.Second            // for output that others of the group hold open
+	stderrTail = 4 << 10                // bytes of stderr that stand in a failure
+	killSoon   = 200 * time.Millisecond // well within what the SDK leaves handlers when the worker stops
+	pipeWait   = time.Second            // for output that others of the group hold open
 )
 
 // program is one run of the command.
@@ -31,6 +31,7 @@ type program struct {
 	args  []string
 	env   []string
 	input []byte
+	lease time.Duration // as granted
 	c     *Config
 
 	output limited
@@ -74,17 +75,23 @@ func (p *program) stopWith(ctx context.Context, group int, over <-chan struct{})
 	case <-ctx.Done():
 	}
 	_ = syscall.Kill(-group, syscall.SIGTERM)
-	wait := p.c.KillAfter
-	if errors.Is(context.Cause(ctx), worker.ErrLeaseLost) {
-		wait = min(wait, killAfterLoss)
-	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(p.patience(context.Cause(ctx)))
 	defer timer.Stop()
 	select {
 	case <-over:
 	case <-timer.C:
 		_ = syscall.Kill(-group, syscall.SIGKILL)
 	}
+}
+
+// patience is how long the program gets to end by itself. Only a cancel leaves it time: else its
+// lease is over, or handed back, in a moment, and somebody else may have the step. The SDK ends
+// the context a twentieth of the lease before that, or half a second.
+func (p *program) patience(cause error) time.Duration {
+	if errors.Is(cause, worker.ErrCanceled) {
+		return p.c.KillAfter
+	}
+	return min(p.c.KillAfter, killSoon, p.lease/40)
 }
 
 // outcome says what the program's end means for the attempt.

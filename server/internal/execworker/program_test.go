@@ -22,7 +22,7 @@ func script(ctx context.Context, text, input string, change ...func(*Config)) (*
 	for _, f := range change {
 		f(&c)
 	}
-	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, input: []byte(input), c: &c}
+	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, input: []byte(input), lease: 30 * time.Second, c: &c}
 	return p.run(ctx)
 }
 
@@ -77,7 +77,9 @@ func TestProgram_EndsWithItsContext(t *testing.T) {
 		killAfter time.Duration
 	}{
 		{worker.ErrCanceled, 300 * time.Millisecond},
-		{worker.ErrLeaseLost, time.Hour}, // held to much less
+		{worker.ErrLeaseLost, time.Hour}, // held to much less, as are the next
+		{worker.ErrDeadline, time.Hour},
+		{worker.ErrStopping, time.Hour},
 	} {
 		t.Run(tt.cause.Error(), func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +106,20 @@ func TestProgram_EndsWithItsContext(t *testing.T) {
 	}
 }
 
+// However short the lease: SIGKILL comes within the margin that the SDK keeps to its end.
+func TestProgram_IsKilledBeforeItsLeaseIsOver(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []time.Duration{time.Second, 4 * time.Second, 30 * time.Second, time.Hour} {
+		p := &program{lease: lease, c: &Config{KillAfter: time.Minute}}
+		margin := min(lease/20, 500*time.Millisecond)
+		for _, cause := range []error{worker.ErrLeaseLost, worker.ErrDeadline, worker.ErrStopping} {
+			if got := p.patience(cause); got > margin/2 || got <= 0 {
+				t.Errorf("%v of a lease of %v: killed after %v, of %v that are left", cause, lease, got, margin)
+			}
+		}
+	}
+}
+
 // A program that finishes its work on SIGTERM has done it.
 func TestProgram_MayFinishOnSIGTERM(t *testing.T) {
 	t.Parallel()
@@ -117,7 +133,7 @@ func TestProgram_MayFinishOnSIGTERM(t *testing.T) {
 		ended <- err
 	}()
 	awaitPID(t, filepath.Join(folder, "pid"))
-	cancel(worker.ErrStopping)
+	cancel(worker.ErrCanceled)
 	if err := <-ended; err != nil || string(bodyOf(out)) != "7\n" {
 		t.Errorf("got %q, %v", bodyOf(out), err)
 	}
