@@ -97,10 +97,11 @@ func (p *program) patience(cause error) time.Duration {
 // outcome says what the program's end means for the attempt.
 func (p *program) outcome(err error) (*leaseholdv1.Payload, error) {
 	var exit *exec.ExitError
+	succeeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
 	switch {
-	case p.output.over:
+	case succeeded && p.output.over: // the output of one that failed is no result
 		return nil, worker.Permanent(worker.WithType(fmt.Errorf("the program wrote more than %d bytes", p.c.MaxOutput), worker.TypeResultTooLarge))
-	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+	case succeeded:
 		return payloadOf(p.output.kept), nil
 	case !errors.As(err, &exit):
 		return nil, worker.WithType(fmt.Errorf("run %s: %w", p.path, err), TypeStart)

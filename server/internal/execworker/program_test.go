@@ -57,6 +57,8 @@ func TestProgram_FailuresSayWhy(t *testing.T) {
 		{"signal", `kill -9 $$`, "signal: killed"},
 		{"a long tail", `seq 100000 >&2; exit 1`, "\n100000"},
 		{"too much output", `yes | head -c 2000000`, "wrote more than 1000 bytes"},
+		{"too much output of one that failed", `yes | head -c 2000000; exit 3`, "exit status 3"},
+		{"too much output of one that asks for later", `yes | head -c 2000000; exit 75`, "released: the program asks to be tried later"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
