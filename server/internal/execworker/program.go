@@ -43,7 +43,7 @@ func (p *program) run(ctx context.Context) (*leaseholdv1.Payload, error) {
 	p.output.room, p.errors.room = p.c.MaxOutput, stderrTail
 	cmd := &exec.Cmd{
 		Path: p.path, Args: p.args, Env: append(os.Environ(), p.env...), Stdin: bytes.NewReader(p.input),
-		Stdout: &p.output, Stderr: io.MultiWriter(&p.errors, p.c.Stderr), WaitDelay: pipeWait,
+		Stdout: &p.output, Stderr: io.MultiWriter(&p.errors, passing{p.c.Stderr}), WaitDelay: pipeWait,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	endWithParent(cmd.SysProcAttr)
@@ -169,5 +169,15 @@ func (t *tail) Write(b []byte) (int, error) {
 	if n := len(t.kept); n > t.room {
 		t.kept = append(t.kept[:0], t.kept[n-t.room:]...)
 	}
+	return len(b), nil
+}
+
+// passing hands on what it can: that the worker's own stderr takes nothing, its disk being full,
+// is no fault of the program, whose work is done.
+type passing struct{ to io.Writer }
+
+// Write never fails.
+func (w passing) Write(b []byte) (int, error) {
+	_, _ = w.to.Write(b)
 	return len(b), nil
 }

@@ -153,6 +153,24 @@ func TestProgram_LeavesNothingBehind(t *testing.T) {
 	awaitGone(t, awaitPID(t, filepath.Join(folder, "pid")))
 }
 
+// full is a file on a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// What the worker cannot pass on does not undo what a program has done, and stands in a failure.
+func TestProgram_StderrThatTakesNothing(t *testing.T) {
+	t.Parallel()
+	toFull := func(c *Config) { c.Stderr = full{} }
+	out, err := script(t.Context(), `seq 100000 >&2; echo 1`, "", toFull)
+	if err != nil || string(bodyOf(out)) != "1\n" {
+		t.Errorf("got %q, %v", bodyOf(out), err)
+	}
+	if _, err = script(t.Context(), `echo why >&2; exit 3`, "", toFull); err == nil || err.Error() != "exit status 3: why" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRun_ProgramThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	err := Run(t.Context(), Config{Command: []string{"./no-such-program"}, Capabilities: []string{"a"}})
