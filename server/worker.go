@@ -22,7 +22,7 @@ type workerCommand struct {
 	Lease        time.Duration     `name:"lease-duration" default:"30s" help:"How long the work of a worker that died lies still; 1s to 1h."`
 	Wait         time.Duration     `name:"wait-timeout" default:"20s" help:"How long a poll waits for work, below the idle timeout of proxies on the way; 1s to 55s."`
 	Grace        time.Duration     `default:"10s" help:"Time that programs get to finish when the worker stops."`
-	KillAfter    time.Duration     `default:"5s" help:"Time between SIGTERM and SIGKILL for a program that has to end."`
+	KillAfter    time.Duration     `default:"5s" help:"Time between SIGTERM and SIGKILL for a program whose execution is cancelled; when its lease or the grace is over SIGKILL follows at once."`
 	Permanent    int               `name:"permanent-exit-code" default:"65" help:"Exit code of a failure that trying again cannot cure; 1 to 255, but 75, which hands the attempt back."`
 	HandBack     time.Duration     `name:"temporary-delay" default:"1s" help:"Time until a step that was handed back (exit code 75) is due again."`
 	MaxOutput    int               `name:"max-output-bytes" default:"1048576" help:"What a program may write to stdout."`

@@ -84,8 +84,7 @@ func invoke(ctx context.Context, h Handler, a *Attempt, done chan<- result) {
 
 // conclude makes a report of what a handler returned, or nil if there is nothing to say.
 func (r *run) conclude(ctx context.Context, l *lease, res result) *leaseholdv1.ReportAttemptRequest {
-	standing := r.leases.standing(l)
-	o, dropped := outcomeOf(ctx, standing, res)
+	o, dropped := judged(ctx, r.leases.standing(l), res, l.session)
 	if dropped != "" {
 		r.counts.unreported.Add(1)
 		r.log.Warn("nothing reported: "+dropped, append(l.attrs(), "error", res.err, "cause", context.Cause(ctx))...)
@@ -94,8 +93,19 @@ func (r *run) conclude(ctx context.Context, l *lease, res result) *leaseholdv1.R
 	if o.failure != nil {
 		r.log.Warn("attempt failed", append(l.attrs(), "type", o.failure.GetType(), "error", o.failure.GetMessage())...)
 	}
-	if o.succeeded {
-		o = checkedOutput(o, l.session)
-	}
 	return reportOf(l, o, r.leases.unsaved(l))
+}
+
+// judged is what a handler's result comes to. A result may itself panic when it is looked at, as
+// an error does that is a nil pointer: that ends the attempt, and not the process with all others.
+func judged(ctx context.Context, s standing, res result, of *session) (o outcome, dropped string) {
+	defer func() {
+		if v := recover(); v != nil {
+			o = outcome{failure: panicFailure(&panicError{value: v, stack: debug.Stack()})}
+		}
+	}()
+	if o, dropped = outcomeOf(ctx, s, res); o.succeeded {
+		o = checkedOutput(o, of)
+	}
+	return o, dropped
 }

@@ -96,6 +96,7 @@ func (f *fakeServer) LeaseAttempt(ctx context.Context, req *leaseholdv1.LeaseAtt
 	}
 	f.parked++
 	defer func() { f.parked-- }()
+	drained := f.drained
 	end := time.NewTimer(req.GetWaitTimeout().AsDuration())
 	defer end.Stop()
 	for {
@@ -115,6 +116,9 @@ func (f *fakeServer) LeaseAttempt(ctx context.Context, req *leaseholdv1.LeaseAtt
 			}
 			f.ready = f.ready[n:]
 			return resp, nil
+		}
+		if f.drained > drained { // since the poll came
+			return &leaseholdv1.LeaseAttemptResponse{Directive: leaseholdv1.Directive_DIRECTIVE_DRAIN}, nil
 		}
 		changed := f.changed
 		f.mu.Unlock()
@@ -223,6 +227,7 @@ func (f *fakeServer) DrainWorker(context.Context, *leaseholdv1.DrainWorkerReques
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drained++
+	f.change()
 	return &leaseholdv1.DrainWorkerResponse{}, nil
 }
 

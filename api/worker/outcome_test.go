@@ -41,6 +41,11 @@ func returns(out *payload, err error) handlerF {
 	return func(context.Context, *rawJob) (*payload, error) { return out, err }
 }
 
+// coded is an error as programs have them; a nil pointer to it is not a nil error.
+type coded struct{ code int }
+
+func (e *coded) Error() string { return fmt.Sprint("code ", e.code) }
+
 func TestReport_SaysWhatTheHandlerReturned(t *testing.T) {
 	t.Parallel()
 	base := errors.New("disk full")
@@ -83,6 +88,10 @@ func TestReport_SaysWhatTheHandlerReturned(t *testing.T) {
 			var details struct{ Stack string }
 			return f.GetType() == worker.TypePanic && f.GetMessage() == "panic: boom\uFFFD" && !f.GetNonRetryable() &&
 				json.Unmarshal([]byte(f.GetDetails().GetJson()), &details) == nil && strings.Contains(details.Stack, "outcome_test.go")
+		}},
+		{"an error that panics", returns(nil, (*coded)(nil)), func(r *report) bool {
+			f := r.GetFailed().GetFailure()
+			return f.GetType() == worker.TypePanic && strings.Contains(f.GetMessage(), "nil pointer") && !f.GetNonRetryable()
 		}},
 		{"goexit", func(context.Context, *rawJob) (*payload, error) { runtime.Goexit(); return nil, nil }, func(r *report) bool {
 			return strings.Contains(r.GetFailed().GetFailure().GetMessage(), "Goexit")

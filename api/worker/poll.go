@@ -81,8 +81,12 @@ func (p *poller) poll(ctx context.Context, free int) (grant, error) {
 		WaitTimeout:   durationpb.New(p.session.wait),
 		LeaseDuration: durationpb.New(p.session.lease),
 	}
+	// A grant that is on its way when ctx ends would otherwise run out unseen, and count as a
+	// try of the step.
+	lasting, end := outlasting(ctx, pollTail)
+	defer end()
 	for try := 0; ; try++ {
-		g, err := p.tryPoll(ctx, req)
+		g, err := p.tryPoll(lasting, req)
 		if err == nil {
 			p.outage.over(p.log)
 			p.lost = 0

@@ -9,8 +9,10 @@ import (
 )
 
 const (
+	// pollTail is how long a poll under way goes on when the worker is told to stop.
+	pollTail = 100 * time.Millisecond
 	// tail is what Run may take after the grace, for all of what follows together.
-	tail = 900 * time.Millisecond
+	tail = 850 * time.Millisecond
 	// stopWait of it is for handlers to return after their contexts ended with ErrStopping,
 	// handBackWait for the reports of those that did not.
 	stopWait     = 300 * time.Millisecond
@@ -69,9 +71,22 @@ func (r *run) serve(ctx context.Context) error {
 	defer renewals.Wait()
 	defer endReporting()
 
+	// The servers hear at once that the session takes no more, unless it is not ours any more.
+	telling, endTelling := context.WithCancel(base)
+	told := make(chan struct{})
+	keepQuiet := context.AfterFunc(ctx, func() {
+		defer close(told)
+		r.drain(telling, r.session.Load())
+	})
 	p := &poller{run: r, session: s, launch: func(l *lease) { r.launch(handling, reporting, l) }}
 	err = p.loop(ctx)
-	r.stop(base, stopping{session: p.session, orderly: err == nil, endHandling: endHandling, endReporting: endReporting})
+	if keepQuiet() {
+		close(told)
+	}
+	r.stop(base, stopping{
+		session: p.session, orderly: err == nil, endHandling: endHandling, endReporting: endReporting,
+		endTelling: func() { endTelling(); <-told },
+	})
 	return err
 }
 
@@ -81,6 +96,7 @@ type stopping struct {
 	orderly      bool // the session is still ours to end
 	endHandling  context.CancelCauseFunc
 	endReporting context.CancelFunc
+	endTelling   func()
 }
 
 // stop waits for attempts, first gladly, then less so, and ends the session.
@@ -90,11 +106,6 @@ func (r *run) stop(ctx context.Context, s stopping) {
 		r.attempts.Wait()
 		close(done)
 	}()
-	var draining sync.WaitGroup
-	drainCtx, endDrain := context.WithTimeout(ctx, max(r.cfg.Grace, tail))
-	if s.orderly {
-		draining.Go(func() { r.drain(drainCtx, s.session) })
-	}
 	graceful := await(done, r.cfg.Grace)
 	ctx, cancel := context.WithTimeout(ctx, tail)
 	defer cancel()
@@ -107,9 +118,8 @@ func (r *run) stop(ctx context.Context, s stopping) {
 		}
 	}
 	s.endReporting()
-	endDrain()
 	<-done
-	draining.Wait()
+	s.endTelling()
 	if s.orderly {
 		r.deregister(ctx, s.session)
 	}

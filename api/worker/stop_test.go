@@ -220,6 +220,52 @@ func TestStop_GrantThatCrossesIt(t *testing.T) {
 	})
 }
 
+// stopOnTheWay is a connection that stops the worker while a grant is on its way.
+type stopOnTheWay struct {
+	grpc.ClientConnInterface
+	stop func()
+}
+
+func (c *stopOnTheWay) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	err := c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+	if resp, ok := reply.(*leaseResp); ok && err == nil && len(resp.GetLeases()) > 0 {
+		c.stop()
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return err
+}
+
+// A grant that the server has sent when the worker is told to stop is awaited and handed back: it
+// would run out, and count as a try of a step that nobody has begun. Caught: a stop that cuts
+// polls off.
+func TestStop_GrantOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		_, conn := connect(t, f)
+		var s *started
+		cfg := config(&stopOnTheWay{ClientConnInterface: conn, stop: func() { s.stop() }})
+		cfg.Grace = -1
+		w := worker.New(cfg)
+		worker.HandleRaw(w, "x", func(context.Context, *rawJob) (*payload, error) {
+			t.Error("the handler ran")
+			return nil, nil
+		})
+		s = start(t, w)
+		synctest.Wait()
+		f.enqueue(lease("x", "1"))
+		if err := <-s.result; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+		if st := f.state(); len(st.reports) != 1 || st.reports[0].GetReleased() == nil || st.drained != 1 || st.deregisters != 1 {
+			t.Errorf("reports = %v, %d drained, %d deregistered; want it handed back, 1, 1", st.reports, st.drained, st.deregisters)
+		}
+	})
+}
+
 func TestRegister_RefusedLaterIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

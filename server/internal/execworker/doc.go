@@ -19,9 +19,10 @@
 // third of the lease, or with the report of the attempt's end. A line that makes no sense is
 // complained about on stderr.
 //
-// The program is the leader of a process group. When the lease is lost, the execution is
-// cancelled or the worker stops, the group gets SIGTERM, and SIGKILL after Config.KillAfter; if
-// the lease is lost, sooner: then somebody else may have the step. What of the group outlives
+// The program is the leader of a process group. When the execution is cancelled the group gets
+// SIGTERM, and SIGKILL after Config.KillAfter. When the lease is lost, the attempt's deadline
+// comes, or the worker's grace is over, SIGKILL follows at once, after a fifth of a second at
+// most: then somebody else may have the step. What of the group outlives
 // its leader is killed, too. On Linux the program also ends when the worker is killed; what it
 // has started itself may go on, and is what the fencing token is for.
 package execworker

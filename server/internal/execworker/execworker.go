@@ -37,7 +37,7 @@ type Config struct {
 	PermanentExit int           // 1 to 255
 	TempFailDelay time.Duration // until a step that was handed back is due again
 	MaxOutput     int           // bytes of stdout, and of a line of notes
-	KillAfter     time.Duration // between SIGTERM and SIGKILL
+	KillAfter     time.Duration // between SIGTERM and SIGKILL, after a cancel
 	Stderr        io.Writer     // gets what the programs write to theirs; for several goroutines
 }
 
@@ -58,7 +58,9 @@ func Run(ctx context.Context, c Config) error {
 				return nil, err
 			}
 			defer cleanup()
-			p := &program{path: path, args: c.Command, env: env, input: bodyOf(job.Input), notes: job, c: &c}
+			p := &program{
+				path: path, args: c.Command, env: env, input: bodyOf(job.Input), notes: job, lease: job.Lease().GetLeaseDuration().AsDuration(), c: &c,
+			}
 			return p.run(ctx)
 		})
 	}

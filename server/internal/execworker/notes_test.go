@@ -40,7 +40,7 @@ func noted(t *testing.T, text string) (notes []string, complaints string) {
 	t.Helper()
 	var heard notesHeard
 	var stderr bytes.Buffer
-	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, notes: &heard, c: &Config{MaxOutput: 1000, KillAfter: time.Minute, Stderr: &stderr}}
+	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, notes: &heard, lease: time.Minute, c: &Config{MaxOutput: 1000, KillAfter: time.Minute, Stderr: &stderr}}
 	if _, err := p.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestNotes_EndWithTheProgram(t *testing.T) {
 	var heard notesHeard
 	p := &program{
 		path: "/bin/sh", args: []string{"sh", "-c", `setsid sleep 1000 >/dev/null 2>&1 & echo $!; echo '{"checkpoint": 1}' >&3`},
-		notes: &heard, c: &Config{MaxOutput: 1000, KillAfter: time.Minute, Stderr: &bytes.Buffer{}},
+		notes: &heard, lease: time.Minute, c: &Config{MaxOutput: 1000, KillAfter: time.Minute, Stderr: &bytes.Buffer{}},
 	}
 	ended := make(chan error, 1)
 	var pid int

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	stderrTail    = 4 << 10                // bytes of stderr that stand in a failure
-	killAfterLoss = 200 * time.Millisecond // somebody else may have the step soon
-	pipeWait      = time.Second            // for output that others of the group hold open
+	stderrTail = 4 << 10                // bytes of stderr that stand in a failure
+	killSoon   = 200 * time.Millisecond // well within what the SDK leaves handlers when the worker stops
+	pipeWait   = time.Second            // for output that others of the group hold open
 )
 
 // program is one run of the command.
@@ -32,6 +32,7 @@ type program struct {
 	env   []string
 	input []byte
 	notes notebook
+	lease time.Duration // as granted
 	c     *Config
 
 	output limited
@@ -43,7 +44,7 @@ func (p *program) run(ctx context.Context) (*leaseholdv1.Payload, error) {
 	p.output.room, p.errors.room = p.c.MaxOutput, stderrTail
 	cmd := &exec.Cmd{
 		Path: p.path, Args: p.args, Env: append(os.Environ(), p.env...), Stdin: bytes.NewReader(p.input),
-		Stdout: &p.output, Stderr: io.MultiWriter(&p.errors, p.c.Stderr), WaitDelay: pipeWait,
+		Stdout: &p.output, Stderr: io.MultiWriter(&p.errors, passing{p.c.Stderr}), WaitDelay: pipeWait,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	endWithParent(cmd.SysProcAttr)
@@ -81,11 +82,7 @@ func (p *program) stopWith(ctx context.Context, group int, over <-chan struct{})
 	case <-ctx.Done():
 	}
 	_ = syscall.Kill(-group, syscall.SIGTERM)
-	wait := p.c.KillAfter
-	if errors.Is(context.Cause(ctx), worker.ErrLeaseLost) {
-		wait = min(wait, killAfterLoss)
-	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(p.patience(context.Cause(ctx)))
 	defer timer.Stop()
 	select {
 	case <-over:
@@ -94,13 +91,24 @@ func (p *program) stopWith(ctx context.Context, group int, over <-chan struct{})
 	}
 }
 
+// patience is how long the program gets to end by itself. Only a cancel leaves it time: else its
+// lease is over, or handed back, in a moment, and somebody else may have the step. The SDK ends
+// the context a twentieth of the lease before that, or half a second.
+func (p *program) patience(cause error) time.Duration {
+	if errors.Is(cause, worker.ErrCanceled) {
+		return p.c.KillAfter
+	}
+	return min(p.c.KillAfter, killSoon, p.lease/40)
+}
+
 // outcome says what the program's end means for the attempt.
 func (p *program) outcome(err error) (*leaseholdv1.Payload, error) {
 	var exit *exec.ExitError
+	succeeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
 	switch {
-	case p.output.over:
+	case succeeded && p.output.over: // the output of one that failed is no result
 		return nil, worker.Permanent(worker.WithType(fmt.Errorf("the program wrote more than %d bytes", p.c.MaxOutput), worker.TypeResultTooLarge))
-	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+	case succeeded:
 		return payloadOf(p.output.kept), nil
 	case !errors.As(err, &exit):
 		return nil, worker.WithType(fmt.Errorf("run %s: %w", p.path, err), TypeStart)
@@ -168,5 +176,15 @@ func (t *tail) Write(b []byte) (int, error) {
 	if n := len(t.kept); n > t.room {
 		t.kept = append(t.kept[:0], t.kept[n-t.room:]...)
 	}
+	return len(b), nil
+}
+
+// passing hands on what it can: that the worker's own stderr takes nothing, its disk being full,
+// is no fault of the program, whose work is done.
+type passing struct{ to io.Writer }
+
+// Write never fails.
+func (w passing) Write(b []byte) (int, error) {
+	_, _ = w.to.Write(b)
 	return len(b), nil
 }

@@ -22,7 +22,7 @@ func script(ctx context.Context, text, input string, change ...func(*Config)) (*
 	for _, f := range change {
 		f(&c)
 	}
-	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, input: []byte(input), notes: &notesHeard{}, c: &c}
+	p := &program{path: "/bin/sh", args: []string{"sh", "-c", text}, input: []byte(input), notes: &notesHeard{}, lease: 30 * time.Second, c: &c}
 	return p.run(ctx)
 }
 
@@ -57,6 +57,8 @@ func TestProgram_FailuresSayWhy(t *testing.T) {
 		{"signal", `kill -9 $$`, "signal: killed"},
 		{"a long tail", `seq 100000 >&2; exit 1`, "\n100000"},
 		{"too much output", `yes | head -c 2000000`, "wrote more than 1000 bytes"},
+		{"too much output of one that failed", `yes | head -c 2000000; exit 3`, "exit status 3"},
+		{"too much output of one that asks for later", `yes | head -c 2000000; exit 75`, "released: the program asks to be tried later"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +79,9 @@ func TestProgram_EndsWithItsContext(t *testing.T) {
 		killAfter time.Duration
 	}{
 		{worker.ErrCanceled, 300 * time.Millisecond},
-		{worker.ErrLeaseLost, time.Hour}, // held to much less
+		{worker.ErrLeaseLost, time.Hour}, // held to much less, as are the next
+		{worker.ErrDeadline, time.Hour},
+		{worker.ErrStopping, time.Hour},
 	} {
 		t.Run(tt.cause.Error(), func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +108,20 @@ func TestProgram_EndsWithItsContext(t *testing.T) {
 	}
 }
 
+// However short the lease: SIGKILL comes within the margin that the SDK keeps to its end.
+func TestProgram_IsKilledBeforeItsLeaseIsOver(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []time.Duration{time.Second, 4 * time.Second, 30 * time.Second, time.Hour} {
+		p := &program{lease: lease, c: &Config{KillAfter: time.Minute}}
+		margin := min(lease/20, 500*time.Millisecond)
+		for _, cause := range []error{worker.ErrLeaseLost, worker.ErrDeadline, worker.ErrStopping} {
+			if got := p.patience(cause); got > margin/2 || got <= 0 {
+				t.Errorf("%v of a lease of %v: killed after %v, of %v that are left", cause, lease, got, margin)
+			}
+		}
+	}
+}
+
 // A program that finishes its work on SIGTERM has done it.
 func TestProgram_MayFinishOnSIGTERM(t *testing.T) {
 	t.Parallel()
@@ -117,7 +135,7 @@ func TestProgram_MayFinishOnSIGTERM(t *testing.T) {
 		ended <- err
 	}()
 	awaitPID(t, filepath.Join(folder, "pid"))
-	cancel(worker.ErrStopping)
+	cancel(worker.ErrCanceled)
 	if err := <-ended; err != nil || string(bodyOf(out)) != "7\n" {
 		t.Errorf("got %q, %v", bodyOf(out), err)
 	}
@@ -133,6 +151,24 @@ func TestProgram_LeavesNothingBehind(t *testing.T) {
 		t.Fatalf("got %q, %v", bodyOf(out), err)
 	}
 	awaitGone(t, awaitPID(t, filepath.Join(folder, "pid")))
+}
+
+// full is a file on a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// What the worker cannot pass on does not undo what a program has done, and stands in a failure.
+func TestProgram_StderrThatTakesNothing(t *testing.T) {
+	t.Parallel()
+	toFull := func(c *Config) { c.Stderr = full{} }
+	out, err := script(t.Context(), `seq 100000 >&2; echo 1`, "", toFull)
+	if err != nil || string(bodyOf(out)) != "1\n" {
+		t.Errorf("got %q, %v", bodyOf(out), err)
+	}
+	if _, err = script(t.Context(), `echo why >&2; exit 3`, "", toFull); err == nil || err.Error() != "exit status 3: why" {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestRun_ProgramThatIsNotThere(t *testing.T) {

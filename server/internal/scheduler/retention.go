@@ -239,8 +239,8 @@ func (p *purger) turn(ctx context.Context, w *purgeWalk) (mine bool, err error) 
 	return true, nil
 }
 
-// batch removes one batch. One that fails by itself is halved until the culprit is alone, which
-// is then left out, with a word in the log.
+// batch removes one batch. One that fails by itself, or takes far too long, is halved until the
+// culprit is alone, which is then left out, with a word in the log.
 func (p *purger) batch(ctx context.Context, w *purgeWalk) error {
 	limited, cancel := context.WithTimeout(ctx, purgeAtMost)
 	defer cancel()
@@ -248,7 +248,7 @@ func (p *purger) batch(ctx context.Context, w *purgeWalk) error {
 	if err != nil {
 		var away *UnavailableError
 		switch {
-		case ctx.Err() != nil || errors.As(err, &away) && !away.Locked:
+		case ctx.Err() != nil || errors.As(err, &away) && !away.Locked && limited.Err() == nil:
 			return err
 		case w.batch.Limit > 1 && w.batch.Kind == PurgeExecutions:
 			w.batch.Limit /= 2

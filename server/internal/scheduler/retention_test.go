@@ -16,17 +16,18 @@ import (
 // shelf is a store of things by age: each can be removed from a moment on. It keeps one
 // position's worth of seconds for each.
 type shelf struct {
-	mu     sync.Mutex // of what follows, in calls of several purgers
-	now    func() time.Time
-	age    []time.Duration // of each thing, when it was put there; oldest first
-	bad    int             // a thing that cannot be removed; -1: none
-	gone   map[int]bool
-	looked int
-	calls  []PurgeBatch
-	took   time.Duration
-	holder uuid.UUID
-	heldAt time.Time
-	away   bool
+	mu      sync.Mutex // of what follows, in calls of several purgers
+	now     func() time.Time
+	age     []time.Duration // of each thing, when it was put there; oldest first
+	bad     int             // a thing that cannot be removed; -1: none
+	endless bool            // that takes longer than any caller waits
+	gone    map[int]bool
+	looked  int
+	calls   []PurgeBatch
+	took    time.Duration
+	holder  uuid.UUID
+	heldAt  time.Time
+	away    bool
 }
 
 var errStuck = errors.New("it cannot be removed")
@@ -47,7 +48,7 @@ func (s *shelf) EndedGroups(context.Context) ([]EndedGroup, error) {
 
 // Purge counts positions from 1 on, in seconds. A thing that is half as old as asked is looked
 // at, and cannot go yet.
-func (s *shelf) Purge(_ context.Context, b PurgeBatch) (Purged, error) {
+func (s *shelf) Purge(ctx context.Context, b PurgeBatch) (Purged, error) {
 	if b.Kind != PurgeExecutions {
 		return Purged{Next: b.After}, nil
 	}
@@ -70,24 +71,28 @@ func (s *shelf) Purge(_ context.Context, b PurgeBatch) (Purged, error) {
 			continue
 		}
 		if old < b.Age/2 {
-			return s.remove(p, picked, b)
+			return s.remove(ctx, p, picked, b)
 		}
 		if old >= b.Age {
 			if len(picked) == b.Limit || p.Looked == 1000 {
 				p.More = true
-				return s.remove(p, picked, b)
+				return s.remove(ctx, p, picked, b)
 			}
 			picked = append(picked, i)
 		}
 		p.Looked++
 		p.Next = PurgePosition{At: time.Unix(int64(i+1), 0)}
 	}
-	return s.remove(p, picked, b)
+	return s.remove(ctx, p, picked, b)
 }
 
-func (s *shelf) remove(p Purged, picked []int, b PurgeBatch) (Purged, error) {
+func (s *shelf) remove(ctx context.Context, p Purged, picked []int, b PurgeBatch) (Purged, error) {
 	s.looked += p.Looked
 	if slices.Contains(picked, s.bad) {
+		if s.endless {
+			<-ctx.Done()
+			return p, &UnavailableError{Cause: ctx.Err()}
+		}
 		return p, errStuck
 	}
 	p.Removed = len(picked)
@@ -123,17 +128,19 @@ func testPurger(s *shelf) *purger {
 }
 
 // What cannot be removed is left out, once it is alone, and keeps nothing else. Caught: a batch
-// that fails for ever.
+// that fails for ever, or takes so long and is taken for a store that is away.
 func TestRetention_OneThatCannotGoStopsNobody(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newShelf(ages(1000, time.Hour)...)
-		s.bad = 333
-		runFor(t, 2*time.Minute, testPurger(s))
-		if len(s.gone) != 999 || s.gone[333] {
-			t.Errorf("%d of 999 are gone", len(s.gone))
-		}
-	})
+	for _, endless := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShelf(ages(1000, time.Hour)...)
+			s.bad, s.endless = 333, endless
+			runFor(t, 6*time.Hour, testPurger(s))
+			if len(s.gone) != 999 || s.gone[333] {
+				t.Errorf("endless %v: %d of 999 are gone", endless, len(s.gone))
+			}
+		})
+	}
 }
 
 // A store that is away is asked again at the next look, and no sooner.

@@ -1,0 +1,138 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/leasehold/leasehold/server/internal/postgres"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
+)
+
+// Rule 5, for what operators do. While executions run, and retention removes what ended, they are
+// tried again, terminated, their leases revoked, their workers drained and their capability
+// paused, through two replicas: no deadlock, no error that is not an answer, and every graph holds
+// what its rules say, whatever round it is in. Caught: Terminate that deletes leases before it
+// locks the execution; a new round that counts the open steps wrongly.
+func TestLockOrder_OperatorsMixture(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	m := &mixture{
+		stand: s, stores: []*postgres.Store{s.store, s.open(postgres.Config{Events: task.AllEventTypes()})},
+		purged: map[scheduler.PurgeKind]int{},
+	}
+	for _, name := range []string{"w1", "w2", "w3"} {
+		m.workers = append(m.workers, s.register(name, "a", 8))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rounds(10, 120))*time.Second)
+	defer cancel()
+	calls := []func(context.Context, *postgres.Store) error{
+		m.enqueueSome, m.dispatchSome, m.dispatchSome, m.reportSome, m.reportSome, m.reportAlone, m.renewSome, m.returnOne,
+		m.cancelOne, m.sweep, m.relay, m.purge, m.registerOne, m.retryOne, m.retryOne, m.terminateOne, m.revokeOne, m.steer,
+	}
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := pick(calls)(context.WithoutCancel(ctx), m.stores[i%2]); err != nil && !isAnswer(err) {
+					t.Errorf("a caller got %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s.sane("sequence with gaps") // dropped events leave some
+	s.leftovers()
+	s.graphsHold()
+	for what, n := range map[string]int{
+		"new rounds":     query[int](s, "SELECT count(*) FROM timeline_entries WHERE milestone LIKE '%/reopened'"),
+		"terminations":   query[int](s, "SELECT count(*) FROM timeline_entries WHERE milestone LIKE '%/terminate_requested'"),
+		"revoked leases": query[int](s, "SELECT count(*) FROM timeline_entries WHERE milestone LIKE '%/revoked'"),
+		"purges":         m.purged[scheduler.PurgeExecutions],
+	} {
+		if t.Logf("%d %s", n, what); n < 5 {
+			t.Errorf("only %d %s: the mixture tries little", n, what)
+		}
+	}
+	s.noDeadlocks(m.stores[1])
+}
+
+// graphsHold checks steps against their executions, their parents and their attempts.
+func (s *stand) graphsHold() {
+	s.t.Helper()
+	for what, statement := range map[string]string{
+		"open steps counted wrongly": `SELECT count(*) FROM executions e WHERE open_steps <>
+			(SELECT count(*) FROM steps s WHERE s.execution_id = e.id AND s.state IN ('BLOCKED', 'READY'))`,
+		"unsuccessful steps counted wrongly": `SELECT count(*) FROM executions e WHERE unsuccessful_steps <>
+			(SELECT count(*) FROM steps s WHERE s.execution_id = e.id AND s.state IN ('FAILED', 'CANCELED', 'SKIPPED'))`,
+		"blocked steps that count their parents wrongly": `SELECT count(*) FROM steps s WHERE s.state = 'BLOCKED' AND s.waiting_parents <>
+			(SELECT count(*) FROM step_edges g JOIN steps p ON p.id = g.parent_id WHERE g.child_id = s.id AND p.state <> 'SUCCEEDED')`,
+		"steps that began before their parents succeeded": `SELECT count(*) FROM attempts a JOIN step_edges g ON g.child_id = a.step_id
+			WHERE NOT EXISTS (SELECT FROM attempts p WHERE p.step_id = g.parent_id AND p.state = 'SUCCEEDED' AND p.end_entry < a.lease_entry)`,
+		"steps with an attempt after their success": `SELECT count(*) FROM attempts a JOIN attempts b ON b.step_id = a.step_id AND b.number > a.number
+			WHERE a.state = 'SUCCEEDED'`,
+		"rounds of a step with too many attempts": `SELECT count(*) FROM (SELECT FROM attempts
+			WHERE state IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'LOST') GROUP BY step_id, round HAVING count(*) > 3) x`,
+	} {
+		if n := query[int](s, statement); n != 0 {
+			s.t.Errorf("%s: %d", what, n)
+		}
+	}
+}
+
+func (m *mixture) execution() uuid.UUID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.execs) == 0 {
+		return uuid.Nil
+	}
+	return pick(m.execs)
+}
+
+func (m *mixture) retryOne(ctx context.Context, store *postgres.Store) error {
+	_, err := store.Retry(ctx, scheduler.Retry{Execution: m.execution(), RequestID: uuid.NewString(), Reason: "mixture"})
+	return err
+}
+
+func (m *mixture) terminateOne(ctx context.Context, store *postgres.Store) error {
+	if rand.IntN(3) > 0 {
+		return nil
+	}
+	_, err := store.Terminate(ctx, m.execution(), "mixture")
+	return err
+}
+
+func (m *mixture) revokeOne(ctx context.Context, store *postgres.Store) error {
+	for _, l := range m.some(1) {
+		_, err := store.RevokeLease(ctx, scheduler.Revocation{AttemptID: l.AttemptID, LeaseVersion: l.LeaseVersion, Reason: "mixture"})
+		return err
+	}
+	return nil
+}
+
+// steer drains and pauses, and takes that back.
+func (m *mixture) steer(ctx context.Context, store *postgres.Store) error {
+	if rand.IntN(4) > 0 {
+		return nil
+	}
+	key := scheduler.CapabilityKey{Namespace: "default", Name: "a"}
+	d := scheduler.Drain{Namespace: "default", Kind: scheduler.DrainWorker, Value: m.worker().WorkerID.String(), Draining: true}
+	_, drainErr := store.SetDrain(ctx, d)
+	_, pauseErr := store.Pause(ctx, key, "mixture")
+	_, resumeErr := store.Resume(ctx, key)
+	d.Draining = false
+	_, undrainErr := store.SetDrain(ctx, d)
+	for _, err := range []error{drainErr, pauseErr, resumeErr, undrainErr} {
+		if err != nil && !isAnswer(err) {
+			return err
+		}
+	}
+	return errors.Join(drainErr, pauseErr, resumeErr, undrainErr)
+}
