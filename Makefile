@@ -14,7 +14,7 @@ TESTFLAGS ?=
 RACE ?= wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-faults lint generate build postgres
+.PHONY: help run demo test test-faults test-patroni lint generate build postgres
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,10 +39,14 @@ test: postgres ## run the tests, with the race detector where a C compiler is
 test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
 	LEASEHOLD_FULL=1 CGO_ENABLED=1 $(GO) test -race -timeout 60m -count=1 $(TESTFLAGS) ./server/...
 
+test-patroni: postgres ## kill the leader of three PostgreSQLs under Patroni; needs patroni, etcd-server and haproxy
+	LEASEHOLD_PATRONI=1 $(GO) test -timeout 30m -count=1 -v -run TestPatroni_ $(TESTFLAGS) ./server/internal/drill/faults
+
 lint: ## check formatting, proto files and code
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags crashpoints ./server
 	GOOS=darwin CGO_ENABLED=0 $(GO) vet ./server/...
 	$(TOOL) buf lint
 	$(TOOL) golangci-lint run

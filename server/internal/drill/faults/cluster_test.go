@@ -56,6 +56,14 @@ func newCluster(t *testing.T, cfg clusterConfig) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.db.Close)
+	c.start(cfg)
+	return c
+}
+
+// start starts the replicas, all at once, and ends them with the test.
+func (c *cluster) start(cfg clusterConfig) {
+	c.t.Helper()
+	t := c.t
 	if cfg.sweep == 0 {
 		cfg.sweep = 200 * time.Millisecond
 	}
@@ -80,7 +88,6 @@ func newCluster(t *testing.T, cfg clusterConfig) *cluster {
 	for _, r := range c.replicas {
 		r.awaitReady()
 	}
-	return c
 }
 
 // startPostgres starts one with the durability of production.
