@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
@@ -139,4 +140,42 @@ type History struct {
 	Sink       bool   // the deliveries are all that there were
 	Ops        []Op   // in the order in which they ended
 	Deliveries []Delivery
+}
+
+// Now is the instant of the clock that recorders take times of.
+func Now() int64 { return monotonic() }
+
+// Until is the history as it was known at an instant: what was answered later is of unknown
+// outcome. To check a run while it goes on, take Now, then Load, then the recorders' histories
+// until that instant: what was answered before is in the tables, the rest may be.
+func (h History) Until(at int64) History {
+	known := History{Clock: h.Clock, Sink: h.Sink}
+	granted := map[uuid.UUID]bool{}
+	for _, o := range h.Ops {
+		if o.End > at || o.End == 0 {
+			o = o.unanswered()
+		}
+		granted[o.Attempt] = granted[o.Attempt] || o.Kind == Grant
+		known.Ops = append(known.Ops, o)
+	}
+	known.Ops = slices.DeleteFunc(known.Ops, func(o Op) bool { return o.Kind == Work && !granted[o.Attempt] })
+	for _, d := range h.Deliveries {
+		if d.At <= at {
+			known.Deliveries = append(known.Deliveries, d)
+		}
+	}
+	return known
+}
+
+// unanswered is an op whose answer has not come.
+func (o Op) unanswered() Op {
+	if o.Kind == Grant {
+		return Op{Kind: Poll, Client: o.Client, Begin: o.Begin, Outcome: Unknown, Session: o.Session, Key: o.Key}
+	}
+	if o.Kind == Enqueue || o.Kind == Get {
+		o.Execution = uuid.Nil // was answered; at worst it is not known what was asked for
+	}
+	o.End, o.Outcome, o.Code, o.Reason, o.Created, o.Replayed = 0, Unknown, 0, "", false, false
+	o.State, o.StepState, o.Round, o.Revision = "", "", 0, 0
+	return o
 }

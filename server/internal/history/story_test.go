@@ -262,22 +262,7 @@ func TestCheck_KeepsAGoodStory(t *testing.T) {
 	if len(s.History.Ops) < 60 || len(s.History.Deliveries) < len(s.Committed.Events) || len(s.Committed.Events) < 70 {
 		t.Errorf("%d ops, %d deliveries, %d events: too little was recorded", len(s.History.Ops), len(s.History.Deliveries), len(s.Committed.Events))
 	}
-	for n := range s.History.Ops { // fewer calls than there were: less is known, but nothing is wrong
-		cut := history.History{Ops: slices.Clone(s.History.Ops[:n])}
-		for _, o := range s.History.Ops[n:] {
-			if o.Kind != history.Work { // of what was not granted as far as is known
-				cut.Ops = append(cut.Ops, unanswered(o))
-			}
-		}
-		none(t, "unclear from there on", history.Check(cut, s.Committed))
+	for _, o := range s.History.Ops { // fewer answers than there were: less is known, but nothing is wrong
+		none(t, "as known then", history.Check(s.History.Until(o.Begin), s.Committed))
 	}
-}
-
-// unanswered is an op whose answer never came.
-func unanswered(o history.Op) history.Op {
-	if o.Kind == history.Grant {
-		return history.Op{Kind: history.Poll, Client: o.Client, Begin: o.Begin, Outcome: history.Unknown, Session: o.Session, Key: o.Key}
-	}
-	o.Outcome, o.End, o.State, o.StepState, o.Round, o.Revision = history.Unknown, 0, "", "", 0, 0
-	return o
 }
