@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -113,6 +114,43 @@ func TestRecorder_LeavesOutWhatSaysNothing(t *testing.T) {
 	call(t, r, &leaseholdv1.ListExecutionsRequest{}, &leaseholdv1.ListExecutionsResponse{}, func() error { return status.Error(codes.Internal, "a bug") })
 	if ops := r.History().Ops; len(ops) != 3 {
 		t.Errorf("kept %v, want 3", ops)
+	}
+}
+
+// fakeStream ends at once.
+type fakeStream struct {
+	grpc.ClientStream
+	err error
+}
+
+func (s fakeStream) RecvMsg(any) error { return s.err }
+
+// TestRecorder_StreamsThatEndInBugs: of streams only those are kept, how ever they came to be.
+func TestRecorder_StreamsThatEndInBugs(t *testing.T) {
+	t.Parallel()
+	r := &history.Recorder{}
+	for _, err := range []error{io.EOF, status.Error(codes.Unavailable, "gone"), status.Error(codes.Internal, "a bug")} {
+		for _, opens := range []bool{true, false} {
+			if !opens && errors.Is(err, io.EOF) {
+				continue // none fails so
+			}
+			stream, got := r.Stream("me")(t.Context(), nil, nil, "/watch", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				if opens {
+					return fakeStream{err: err}, nil
+				}
+				return nil, err
+			})
+			if opens {
+				got = stream.RecvMsg(nil)
+			}
+			if !errors.Is(got, err) {
+				t.Errorf("a stream that ended with %v told %v", err, got)
+			}
+		}
+	}
+	ops := slices.DeleteFunc(r.History().Ops, func(o history.Op) bool { return o.Code == codes.Internal && o.Key == "/watch" })
+	if n := len(r.History().Ops); n != 2 || len(ops) != 0 {
+		t.Errorf("%d were kept, of which %v are no bugs", n, ops)
 	}
 }
 

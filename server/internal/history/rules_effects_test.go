@@ -118,6 +118,9 @@ func brokenTables() []breakage {
 		{"whole", "a gap in the timeline", func(s *story) { s.attempt("plain", "a", 2).EndEntry = s.attempt("plain", "a", 2).LeaseEntry }},
 		{"whole", "an attempt is over without an end", func(s *story) { s.attempt("plain", "b", 1).EndedAt = 0 }},
 		{"whole", "half of a report: the step stayed", func(s *story) { s.step("plain", "b").State = "READY" }},
+		{"whole", "half of an unclear report: not its output", func(s *story) {
+			s.step("unclear", s.unclearStep()).Output = history.DigestOf([]byte(`"other"`))
+		}},
 		{"whole", "half of a report: the child stayed", func(s *story) {
 			b := s.step("plain", "b")
 			b.State, b.WaitingParents = "BLOCKED", 1
@@ -221,22 +224,23 @@ func brokenEvents() []breakage {
 		{"events", "written and gone", func(s *story) { s.execution("plain").Sequence++ }},
 		{"events", "one of nothing", func(s *story) { s.event("plain", "enqueued").Execution = uuid.New() }},
 		{"events", "one that is not selected", func(s *story) { s.Committed.EventTypes = []string{"leasehold.step.v1.failed"} }},
-		{"delivery", "one did not come", func(s *story) { s.dropDelivery("plain", "execution.v1.succeeded") }},
-		{"delivery", "one was left out", func(s *story) { s.dropDelivery("plain", "enqueued") }},
+		{"delivery", "one did not come", func(s *story) { s.dropDelivery("execution.v1.succeeded") }},
+		{"delivery", "one was left out", func(s *story) { s.dropDelivery("enqueued") }},
 		{"delivery", "in another order", func(s *story) {
-			s.delivery("plain", "enqueued").At = s.delivery("plain", "execution.v1.succeeded").At + 1
+			s.delivery("enqueued").At = s.delivery("execution.v1.succeeded").At + 1
 		}},
-		{"delivery", "as another one", func(s *story) { s.delivery("plain", "enqueued").Sequence = 7 }},
-		{"delivery", "never committed", func(s *story) { s.delivery("plain", "execution.v1.succeeded").ID = uuid.New() }},
+		{"delivery", "as another one", func(s *story) { s.delivery("enqueued").Sequence = 7 }},
+		{"delivery", "never committed", func(s *story) { s.delivery("execution.v1.succeeded").ID = uuid.New() }},
 	}
 }
 
-func (s *story) delivery(key, kind string) *history.Delivery {
-	id := s.event(key, kind).ID
+// delivery is that of an event of the plain execution.
+func (s *story) delivery(kind string) *history.Delivery {
+	id := s.event("plain", kind).ID
 	return &s.History.Deliveries[slices.IndexFunc(s.History.Deliveries, func(d history.Delivery) bool { return d.ID == id })]
 }
 
-func (s *story) dropDelivery(key, kind string) {
-	id := s.event(key, kind).ID
+func (s *story) dropDelivery(kind string) {
+	id := s.event("plain", kind).ID
 	s.History.Deliveries = slices.DeleteFunc(s.History.Deliveries, func(d history.Delivery) bool { return d.ID == id })
 }

@@ -80,6 +80,17 @@ func (s *story) event(key, kind string) *history.Event {
 	})]
 }
 
+// unclearStep is the step of which the two reports were not answered.
+func (s *story) unclearStep() string {
+	for _, name := range []string{"a", "b"} {
+		id := s.attempt("unclear", name, 1).ID
+		if !slices.ContainsFunc(s.History.Ops, func(o history.Op) bool { return o.Kind == history.Report && o.Attempt == id && o.Outcome == history.OK }) {
+			return name
+		}
+	}
+	return ""
+}
+
 // op is the first op of a kind and outcome on an attempt or, without one, on an execution.
 func (s *story) op(kind history.Kind, outcome history.Outcome, of uuid.UUID) *history.Op {
 	return &s.History.Ops[slices.IndexFunc(s.History.Ops, func(o history.Op) bool {
@@ -158,6 +169,8 @@ func brokenHolders() []breakage {
 		{"one-lease", "renewed after the next one was given", func(s *story) {
 			s.add(*s.op(history.Renew, history.OK, s.attempt("plain", "a", 1).ID), func(*history.Op) {})
 		}},
+		{"one-lease", "renewed by another session", func(s *story) { s.op(history.Renew, history.OK, uuid.Nil).Session = uuid.New() }},
+		{"one-lease", "given, and taken back as undelivered", func(s *story) { s.attempt("plain", "a", 2).Reason = "undelivered" }},
 		{"one-lease", "work without a lease", func(s *story) { s.op(history.Work, history.OK, uuid.Nil).Version++ }},
 		{"one-lease", "work before the lease", func(s *story) { s.op(history.Work, history.OK, uuid.Nil).Begin = 1 }},
 	}
