@@ -222,7 +222,11 @@ func brokenEvents() []breakage {
 		{"events", "the wrong round", func(s *story) { s.event("rounds", "reopened").Round = 1 }},
 		{"events", "a gap", func(s *story) { s.event("plain", "execution.v1.succeeded").Sequence++ }},
 		{"events", "written and gone", func(s *story) { s.execution("plain").Sequence++ }},
-		{"events", "one of nothing", func(s *story) { s.event("plain", "enqueued").Execution = uuid.New() }},
+		{"events", "one of nothing", func(s *story) {
+			e := *s.event("plain", "enqueued")
+			e.ID, e.Execution = uuid.New(), uuid.New()
+			s.Committed.Events = append(s.Committed.Events, e)
+		}},
 		{"events", "one that is not selected", func(s *story) { s.Committed.EventTypes = []string{"leasehold.step.v1.failed"} }},
 		{"delivery", "one did not come", func(s *story) { s.dropDelivery("execution.v1.succeeded") }},
 		{"delivery", "one was left out", func(s *story) { s.dropDelivery("enqueued") }},
