@@ -91,16 +91,16 @@ type peer struct {
 }
 
 // dial connects to an address, and again soon whenever that is lost. Nothing is retried by it.
-func dial(t *testing.T, addr string) *peer {
+func dial(t *testing.T, addr string, further ...grpc.DialOption) *peer {
 	t.Helper()
-	conn, err := grpc.NewClient(addr,
+	conn, err := grpc.NewClient(addr, append(further,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableRetry(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}),
-	)
+	)...)
 	if err != nil {
 		t.Fatal(err)
 	}

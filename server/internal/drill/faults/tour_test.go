@@ -25,15 +25,12 @@ type tour struct {
 	p     *peer
 	end   context.CancelFunc
 	parts sync.WaitGroup
-
-	mu      sync.Mutex
-	created map[string]string // key → id, of the executions that were answered OK
 }
 
 // startTour starts one, which goes on until it is stopped.
 func startTour(t *testing.T, p *peer) *tour {
 	ctx, cancel := context.WithCancel(t.Context())
-	v := &tour{t: t, p: p, end: cancel, created: map[string]string{}}
+	v := &tour{t: t, p: p, end: cancel}
 	for _, part := range []func(context.Context) error{v.produce, v.steer, v.lookAround, v.intervene, v.leave} {
 		v.parts.Go(func() {
 			for ctx.Err() == nil {
@@ -93,24 +90,12 @@ func request(name string, steps ...*leaseholdv1.StepSpec) *leaseholdv1.EnqueueEx
 	return &leaseholdv1.EnqueueExecutionRequest{Name: name, IdempotencyKey: uuid.NewString(), Steps: steps}
 }
 
-// enqueue creates an execution, and remembers what was promised.
 func (v *tour) enqueue(ctx context.Context, req *leaseholdv1.EnqueueExecutionRequest) (*leaseholdv1.Execution, error) {
 	answer, err := ask(ctx, v.p.executions.EnqueueExecution, req)
 	if err != nil {
 		return nil, fmt.Errorf("enqueue: %w", err)
 	}
-	v.promised(req, answer)
 	return answer.GetExecution(), nil
-}
-
-func (v *tour) promised(req *leaseholdv1.EnqueueExecutionRequest, answer *leaseholdv1.EnqueueExecutionResponse) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	id := answer.GetExecution().GetId()
-	if before, known := v.created[req.GetIdempotencyKey()]; known && before != id {
-		v.t.Errorf("key %s is of execution %s and of %s", req.GetIdempotencyKey(), before, id)
-	}
-	v.created[req.GetIdempotencyKey()] = id
 }
 
 // produce is a producer: it enqueues, cancels, watches and retries.
@@ -129,9 +114,6 @@ func (v *tour) produce(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("enqueue in a batch: %w", err)
-	}
-	for i, req := range []*leaseholdv1.EnqueueExecutionRequest{fails, lost} {
-		v.promised(req, batch.GetResults()[i].GetResponse())
 	}
 	later := request("later", spec("a", "ok"))
 	later.Start = &leaseholdv1.EnqueueExecutionRequest_StartDelay{StartDelay: durationpb.New(time.Hour)}
