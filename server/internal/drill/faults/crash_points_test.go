@@ -193,7 +193,7 @@ func ofRetention(point string) bool {
 
 // walk has the server die at each of the points, or in the short form at some by chance, after
 // the tour has shown that it passes them all.
-func (w *crashWalk) walk(points map[string]bool) {
+func (w *crashWalk) walk(points map[string]bool, short int) {
 	w.t.Helper()
 	missing := func() []string {
 		passed := w.passed()
@@ -206,7 +206,7 @@ func (w *crashWalk) walk(points map[string]bool) {
 		w.t.Fatalf("the tour does not pass\n%s", strings.Join(list, "\n"))
 	}
 	walk := slices.Collect(maps.Keys(points))
-	walk = walk[:sized(min(16, len(walk)), len(walk))]
+	walk = walk[:sized(short, len(walk))]
 	began := time.Now()
 	for _, point := range walk {
 		at := time.Now()
@@ -228,7 +228,7 @@ func TestCrashPoints_EachOnce(t *testing.T) {
 	v := startTour(t, p)
 	points := everyPoint(t)
 	maps.DeleteFunc(points, func(point string, _ bool) bool { return ofRetention(point) })
-	w.walk(points)
+	w.walk(points, 12)
 	w.settle(v, p)
 }
 
@@ -243,7 +243,7 @@ func TestCrashPoints_Retention(t *testing.T) {
 	v.parts.Go(w.age)
 	points := everyPoint(t)
 	maps.DeleteFunc(points, func(point string, _ bool) bool { return !ofRetention(point) })
-	w.walk(points)
+	w.walk(points, 1)
 	w.settle(v, p)
 }
 
