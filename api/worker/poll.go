@@ -40,14 +40,15 @@ type poller struct {
 	hasty int // empty answers in a row that came too soon
 }
 
-// loop polls until ctx ends, and returns nil then, or ErrSuperseded.
-func (p *poller) loop(ctx context.Context) error {
+// loop polls until ctx ends, and returns nil then, or ErrSuperseded. polling is for the calls, and
+// outlasts ctx.
+func (p *poller) loop(ctx, polling context.Context) error {
 	for {
 		free := p.leases.waitFree(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		g, err := p.poll(ctx, free)
+		g, err := p.poll(ctx, polling, free)
 		switch {
 		case errors.Is(err, ErrSuperseded):
 			return fmt.Errorf("worker %q: %w", p.session.name, err)
@@ -72,7 +73,7 @@ type grant struct {
 
 // poll asks until it has an answer. Each try bears the same request_id, so that leases whose
 // answer was lost come with the next.
-func (p *poller) poll(ctx context.Context, free int) (grant, error) {
+func (p *poller) poll(ctx, polling context.Context, free int) (grant, error) {
 	req := &leaseholdv1.LeaseAttemptRequest{
 		WorkerId:      p.session.workerID,
 		SessionId:     p.session.id,
@@ -81,12 +82,8 @@ func (p *poller) poll(ctx context.Context, free int) (grant, error) {
 		WaitTimeout:   durationpb.New(p.session.wait),
 		LeaseDuration: durationpb.New(p.session.lease),
 	}
-	// A grant that is on its way when ctx ends would otherwise run out unseen, and count as a
-	// try of the step.
-	lasting, end := outlasting(ctx, pollTail)
-	defer end()
 	for try := 0; ; try++ {
-		g, err := p.tryPoll(lasting, req)
+		g, err := p.tryPoll(polling, req)
 		if err == nil {
 			p.outage.over(p.log)
 			p.lost = 0

@@ -37,13 +37,3 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
-
-// outlasting is a context that ends d after ctx.
-func outlasting(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		sleep(lasting, d)
-		end()
-	})
-	return lasting, func() { stop(); end() }
-}

@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	// pollTail is how long a poll under way goes on when the worker is told to stop.
-	pollTail = 100 * time.Millisecond
 	// tail is what Run may take after the grace, for all of what follows together.
 	tail = 850 * time.Millisecond
 	// stopWait of it is for handlers to return after their contexts ended with ErrStopping,
@@ -71,21 +69,12 @@ func (r *run) serve(ctx context.Context) error {
 	defer renewals.Wait()
 	defer endReporting()
 
-	// The servers hear at once that the session takes no more, unless it is not ours any more.
-	telling, endTelling := context.WithCancel(base)
-	told := make(chan struct{})
-	keepQuiet := context.AfterFunc(ctx, func() {
-		defer close(told)
-		r.drain(telling, r.session.Load())
-	})
 	p := &poller{run: r, session: s, launch: func(l *lease) { r.launch(handling, reporting, l) }}
-	err = p.loop(ctx)
-	if keepQuiet() {
-		close(told)
-	}
+	polling, leave := r.prepareLeaving(ctx)
+	err = p.loop(ctx, polling)
 	r.stop(base, stopping{
-		session: p.session, orderly: err == nil, endHandling: endHandling, endReporting: endReporting,
-		endTelling: func() { endTelling(); <-told },
+		session: p.session, orderly: err == nil, grace: r.cfg.Grace - leave.begun(), endLeaving: leave.end,
+		endHandling: endHandling, endReporting: endReporting,
 	})
 	return err
 }
@@ -96,7 +85,8 @@ type stopping struct {
 	orderly      bool // the session is still ours to end
 	endHandling  context.CancelCauseFunc
 	endReporting context.CancelFunc
-	endTelling   func()
+	endLeaving   func()
+	grace        time.Duration // that is left
 }
 
 // stop waits for attempts, first gladly, then less so, and ends the session.
@@ -106,7 +96,7 @@ func (r *run) stop(ctx context.Context, s stopping) {
 		r.attempts.Wait()
 		close(done)
 	}()
-	graceful := await(done, r.cfg.Grace)
+	graceful := await(done, s.grace)
 	ctx, cancel := context.WithTimeout(ctx, tail)
 	defer cancel()
 	if !graceful {
@@ -119,7 +109,7 @@ func (r *run) stop(ctx context.Context, s stopping) {
 	}
 	s.endReporting()
 	<-done
-	s.endTelling()
+	s.endLeaving()
 	if s.orderly {
 		r.deregister(ctx, s.session)
 	}

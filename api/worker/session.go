@@ -112,7 +112,7 @@ func (r *run) capabilities() []string {
 
 // drain tells the servers that the session takes no more; best effort, for they would find
 // out by themselves.
-func (r *run) drain(ctx context.Context, s *session) {
+func (r *run) drain(ctx context.Context, s *session) error {
 	err := r.call(ctx, func(ctx context.Context, c leaseholdv1.WorkerServiceClient) error {
 		_, err := c.DrainWorker(ctx, &leaseholdv1.DrainWorkerRequest{WorkerId: s.workerID, SessionId: s.id})
 		return err
@@ -120,6 +120,7 @@ func (r *run) drain(ctx context.Context, s *session) {
 	if err != nil {
 		r.log.Debug("worker not drained", "error", err)
 	}
+	return err
 }
 
 // deregister ends the session; best effort too. Leases that could not be handed back keep

@@ -102,7 +102,7 @@ func (w *Worker) handle(capability string, h Handler) {
 }
 
 // Run registers the worker and works until ctx ends; it reconnects by itself, with backoff of
-// at most 10 s. When ctx ends it stops polling at once, lets handlers finish for Config.Grace
+// at most 10 s. When ctx ends it asks for no more at once, lets handlers finish for Config.Grace
 // while their leases go on being renewed, then ends their contexts with ErrStopping, hands
 // back what is left, deregisters and returns nil, at most a second after the grace. What
 // handlers get is not ctx itself but a context with its values.
