@@ -17,19 +17,16 @@ type breakage struct {
 	breaks     func(s *story)
 }
 
-// TestCheck_RejectsEachRule: each rule is broken in several ways, in the calls or in the tables,
-// of a run that keeps all of them.
-func TestCheck_RejectsEachRule(t *testing.T) {
-	t.Parallel()
-	good := tellStory(t)
-	none(t, "before it was broken", history.CheckFinished(good.History, good.Committed))
+// isRejectedWhenBroken: each rule is broken in several ways, in the calls or in the tables, of a
+// run that keeps all of them.
+func (s story) isRejectedWhenBroken(t *testing.T) {
 	list := slices.Concat(brokenAnswers(), brokenLeases(), brokenEnds(), brokenEffects(), brokenRefusals(), brokenTables(),
 		brokenRetries(), brokenParents(), brokenCancels(), brokenEvents())
 	rejected := map[string]bool{}
 	for _, b := range list {
-		s := good.clone()
-		b.breaks(s)
-		found := history.CheckFinished(s.History, s.Committed)
+		broken := s.clone()
+		b.breaks(broken)
+		found := history.CheckFinished(broken.History, broken.Committed)
 		if !slices.ContainsFunc(found, func(v history.Violation) bool { return v.Rule == b.rule }) {
 			t.Errorf("%s: found %v, want one of rule %s", b.what, found, b.rule)
 		}
