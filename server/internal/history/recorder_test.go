@@ -242,19 +242,6 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
-// TestHistory_AsLines: a real history survives being written and read.
-func TestHistory_AsLines(t *testing.T) {
-	t.Parallel()
-	h := tellStory(t).History
-	var text bytes.Buffer
-	if err := h.Write(&text); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(h, must[history.History](t)(history.Read(&text))); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // TestClock_IsShared: an instant of another process lies between two of ours.
 func TestClock_IsShared(t *testing.T) {
 	t.Parallel()
