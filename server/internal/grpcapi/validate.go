@@ -58,6 +58,9 @@ func requestDescriptors() []protoreflect.MessageDescriptor {
 // Validate returns a *protovalidate.ValidationError with everything that is wrong. Items of
 // batches whose items have results of their own are left to whoever handles them.
 func (v *validator) Validate(msg proto.Message, options ...protovalidate.ValidationOption) error {
+	if undecodable(msg) {
+		return joined(nil, []violation{undecodableViolation()})
+	}
 	shallow := hasOwnResults(msg)
 	if shallow {
 		options = append(options, protovalidate.WithFilter(onlyTop(msg)))
