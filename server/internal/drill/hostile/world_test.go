@@ -42,6 +42,7 @@ type world struct {
 	pool    *pool
 	log     *alarm
 	scripts int
+	polled  time.Time // the last time; monotonic
 }
 
 // newStage is ready before the first input comes: that has ten seconds only.
