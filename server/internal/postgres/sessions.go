@@ -51,6 +51,11 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 			session.WorkerID, session.SessionID = old.ID, old.SessionID.UUID
 			return nil
 		}
+		if err != nil {
+			if err := t.roomForWorker(ctx, r.Namespace); err != nil {
+				return err
+			}
+		}
 		session.WorkerID, err = t.openSession(ctx, r, workerID, sessionID)
 		session.SessionID = sessionID
 		return err

@@ -138,12 +138,15 @@ func (w *world) invoke(method protoreflect.MethodDescriptor, wire []byte) ([]pro
 	if err := errors.Join(stream.SendMsg(wire), stream.CloseSend()); err != nil {
 		return nil, err
 	}
-	// The first answer is owed, the rest is listened to for a moment.
-	if err := stream.RecvMsg(answer); err != nil {
-		return nil, ended(err)
+	// A snapshot is owed, the rest is listened to for a moment.
+	var answers []proto.Message
+	if !goesOn(method, wire) {
+		if err := stream.RecvMsg(answer); err != nil {
+			return nil, ended(err)
+		}
+		answers = append(answers, answer)
 	}
 	defer time.AfterFunc(watches, cancel).Stop()
-	answers := []proto.Message{answer}
 	for {
 		next := newMessage(method.Output())
 		if err := stream.RecvMsg(next); err != nil {
@@ -154,6 +157,13 @@ func (w *world) invoke(method protoreflect.MethodDescriptor, wire []byte) ([]pro
 		}
 		answers = append(answers, next)
 	}
+}
+
+// goesOn tells whether a watch asks for what comes next only, which may be nothing.
+func goesOn(method protoreflect.MethodDescriptor, wire []byte) bool {
+	request := newMessage(method.Input())
+	watch, isWatch := request.(*leaseholdv1.WatchExecutionRequest)
+	return isWatch && proto.Unmarshal(wire, request) == nil && watch.GetAfterRevision() > 0
 }
 
 func ended(err error) error {

@@ -131,6 +131,23 @@ func (q *Queries) CapacityOfCapabilities(ctx context.Context, arg CapacityOfCapa
 	return items, nil
 }
 
+const countWorkers = `-- name: CountWorkers :one
+SELECT count(*)::integer FROM (SELECT FROM workers w WHERE w.namespace = $1 LIMIT $2::integer) x
+`
+
+type CountWorkersParams struct {
+	Namespace string
+	Most      int32
+}
+
+// How many workers a namespace has, up to a bound. Takes no lock; unique index (namespace, name).
+func (q *Queries) CountWorkers(ctx context.Context, arg CountWorkersParams) (int32, error) {
+	row := q.db.QueryRow(ctx, countWorkers, arg.Namespace, arg.Most)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const deleteOldSessions = `-- name: DeleteOldSessions :execrows
 DELETE FROM sessions WHERE id = ANY(ARRAY(
     SELECT s.id FROM sessions s WHERE s.ended_at < now() - interval '7 days' ORDER BY s.ended_at LIMIT $1::integer FOR UPDATE SKIP LOCKED))
