@@ -32,12 +32,12 @@ func (t *txn) roomForCapabilities(ctx context.Context, p dbsqlc.InsertCapabiliti
 }
 
 // roomForWorker refuses a new name when its namespace has as many workers as it can.
-func (t *txn) roomForWorker(ctx context.Context, namespace string) error {
-	n, err := t.q.CountWorkers(ctx, dbsqlc.CountWorkersParams{Namespace: namespace, Most: scheduler.MaxWorkers})
+func (t *txn) roomForWorker(ctx context.Context, namespace, name string) error {
+	row, err := t.q.NewWorker(ctx, dbsqlc.NewWorkerParams{Namespace: namespace, Name: name, Most: scheduler.MaxWorkers})
 	if err != nil {
 		return fmt.Errorf("count workers: %w", err)
 	}
-	if n >= scheduler.MaxWorkers {
+	if row.Added && row.Existing >= scheduler.MaxWorkers {
 		return full(namespace, scheduler.ReasonTooManyWorkers, "workers", scheduler.MaxWorkers)
 	}
 	return nil

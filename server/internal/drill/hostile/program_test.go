@@ -141,7 +141,7 @@ type programEnd byte
 const endsBySignal = 250
 
 func (e programEnd) signal() string {
-	return [...]string{"KILL", "TERM", "SEGV", "PIPE", "ABRT", "HUP"}[e-endsBySignal]
+	return [...]string{"KILL", "TERM", "SEGV", "PIPE", "ABRT", "USR1"}[e-endsBySignal]
 }
 
 func (e programEnd) shell() string {

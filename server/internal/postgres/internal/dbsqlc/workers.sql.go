@@ -131,23 +131,6 @@ func (q *Queries) CapacityOfCapabilities(ctx context.Context, arg CapacityOfCapa
 	return items, nil
 }
 
-const countWorkers = `-- name: CountWorkers :one
-SELECT count(*)::integer FROM (SELECT FROM workers w WHERE w.namespace = $1 LIMIT $2::integer) x
-`
-
-type CountWorkersParams struct {
-	Namespace string
-	Most      int32
-}
-
-// How many workers a namespace has, up to a bound. Takes no lock; unique index (namespace, name).
-func (q *Queries) CountWorkers(ctx context.Context, arg CountWorkersParams) (int32, error) {
-	row := q.db.QueryRow(ctx, countWorkers, arg.Namespace, arg.Most)
-	var column_1 int32
-	err := row.Scan(&column_1)
-	return column_1, err
-}
-
 const deleteOldSessions = `-- name: DeleteOldSessions :execrows
 DELETE FROM sessions WHERE id = ANY(ARRAY(
     SELECT s.id FROM sessions s WHERE s.ended_at < now() - interval '7 days' ORDER BY s.ended_at LIMIT $1::integer FOR UPDATE SKIP LOCKED))
@@ -517,6 +500,31 @@ func (q *Queries) LockWorkers(ctx context.Context, ids []uuid.UUID) ([]LockWorke
 		return nil, err
 	}
 	return items, nil
+}
+
+const newWorker = `-- name: NewWorker :one
+SELECT (NOT EXISTS (SELECT FROM workers w WHERE w.namespace = $1 AND w.name = $2))::boolean AS added,
+    (SELECT count(*) FROM (SELECT FROM workers o WHERE o.namespace = $1 LIMIT $3::integer) x)::integer AS existing
+`
+
+type NewWorkerParams struct {
+	Namespace string
+	Name      string
+	Most      int32
+}
+
+type NewWorkerRow struct {
+	Added    bool
+	Existing int32
+}
+
+// Whether a worker's name is new, and how many others its namespace has, up to a bound. Takes no
+// lock; unique index (namespace, name).
+func (q *Queries) NewWorker(ctx context.Context, arg NewWorkerParams) (NewWorkerRow, error) {
+	row := q.db.QueryRow(ctx, newWorker, arg.Namespace, arg.Name, arg.Most)
+	var i NewWorkerRow
+	err := row.Scan(&i.Added, &i.Existing)
+	return i, err
 }
 
 const touchLiveWorkers = `-- name: TouchLiveWorkers :exec
