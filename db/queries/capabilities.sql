@@ -6,6 +6,15 @@ SELECT u.namespace, u.name FROM (SELECT unnest(@namespaces::text[]) AS namespace
 ORDER BY u.namespace, u.name
 ON CONFLICT (namespace, name) DO NOTHING;
 
+-- name: NewCapabilities :many
+-- For namespaces, how many of the named capabilities have no row, and how many others there are, up
+-- to a bound. Takes no lock; unique index (namespace, name).
+SELECT u.namespace::text AS namespace, count(*)::integer AS added,
+    (SELECT count(*) FROM (SELECT FROM capabilities k WHERE k.namespace = u.namespace LIMIT @most::integer) x)::integer AS existing
+FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@names::text[]) AS name) u
+WHERE NOT EXISTS (SELECT FROM capabilities c WHERE c.namespace = u.namespace AND c.name = u.name)
+GROUP BY u.namespace ORDER BY u.namespace;
+
 -- name: LockCapabilities :many
 -- A pause waits for the dispatches under way, once it is committed: it takes FOR UPDATE then.
 -- The weaker lock does not keep it from being written, or dispatches that overlap would put it

@@ -3,6 +3,12 @@
 INSERT INTO drains (namespace, kind, value, reason, created_at) VALUES (@namespace, @kind, @value, @reason, now())
 ON CONFLICT (namespace, kind, value) DO NOTHING;
 
+-- name: NewDrain :one
+-- Whether a drain is new, and how many others its namespace has, up to a bound. Takes no lock;
+-- primary key.
+SELECT (NOT EXISTS (SELECT FROM drains d WHERE d.namespace = @namespace AND d.kind = @kind AND d.value = @value))::boolean AS added,
+    (SELECT count(*) FROM (SELECT FROM drains o WHERE o.namespace = @namespace LIMIT @most::integer) x)::integer AS existing;
+
 -- name: DeleteDrain :execrows
 -- Ends a drain. Locks and deletes the row; primary key.
 DELETE FROM drains WHERE namespace = @namespace AND kind = @kind AND value = @value;

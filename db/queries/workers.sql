@@ -11,6 +11,12 @@ RETURNING id;
 -- A registration meets the one before. Locks FOR NO KEY UPDATE; unique index (namespace, name).
 SELECT id, session_id, request_id FROM workers WHERE namespace = @namespace AND name = @name FOR NO KEY UPDATE;
 
+-- name: NewWorker :one
+-- Whether a worker's name is new, and how many others its namespace has, up to a bound. Takes no
+-- lock; unique index (namespace, name).
+SELECT (NOT EXISTS (SELECT FROM workers w WHERE w.namespace = @namespace AND w.name = @name))::boolean AS added,
+    (SELECT count(*) FROM (SELECT FROM workers o WHERE o.namespace = @namespace LIMIT @most::integer) x)::integer AS existing;
+
 -- name: LockWorkers :many
 -- The slots' gate: dispatch re-counts under it. Locks FOR NO KEY UPDATE in order of id,
 -- leaving out those that another holds; primary key.

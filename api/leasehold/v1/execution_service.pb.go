@@ -262,7 +262,7 @@ func (x *EnqueueExecutionResponse) GetCreated() bool {
 // BatchEnqueueExecutionsRequest is several runs to accept together.
 type BatchEnqueueExecutionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 500.
+	// 1 to 500, with at most 10,000 steps and 50,000 edges together.
 	Requests      []*EnqueueExecutionRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -597,7 +597,7 @@ type ListExecutionsRequest struct {
 	States []ExecutionState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=leasehold.v1.ExecutionState" json:"states,omitempty"`
 	// Only executions of this name. Default: any.
 	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
-	// Only executions that have all these labels.
+	// Only executions that have all these labels; at most 64.
 	LabelSelector map[string]string `protobuf:"bytes,6,rep,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Only executions accepted at or after this instant.
 	CreatedAfter *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_after,json=createdAfter,proto3" json:"created_after,omitempty"`

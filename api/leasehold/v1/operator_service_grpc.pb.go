@@ -50,14 +50,16 @@ type OperatorServiceClient interface {
 	// too; or ends that drain. After OK no later commit leases to a drained worker: its polls are
 	// answered with DIRECTIVE_DRAIN, its live leases stay and may be renewed and reported. A drain
 	// lasts until it is ended by the same worker_id, node or version; what is drained in several
-	// ways has to be undrained in each. Errors: NOT_FOUND, WORKER_NOT_FOUND.
+	// ways has to be undrained in each. Errors: NOT_FOUND, WORKER_NOT_FOUND; RESOURCE_EXHAUSTED,
+	// TOO_MANY_DRAINS for a new one when the namespace has 10,000.
 	SetWorkerDrain(ctx context.Context, in *SetWorkerDrainRequest, opts ...grpc.CallOption) (*SetWorkerDrainResponse, error)
 	// ListCapabilities pages through the capabilities of a namespace in order of name: what waits
 	// and runs, who can do it, and how attempts ended.
 	ListCapabilities(ctx context.Context, in *ListCapabilitiesRequest, opts ...grpc.CallOption) (*ListCapabilitiesResponse, error)
 	// PauseCapability stops leasing steps that need a capability. After OK no later commit leases
 	// one, retries and delays included; what runs may finish, and enqueueing goes on. One that is
-	// not known yet is paused ahead of its first step. Pausing again changes nothing.
+	// not known yet is paused ahead of its first step. Pausing again changes nothing. Errors:
+	// RESOURCE_EXHAUSTED, TOO_MANY_CAPABILITIES for an unknown one when the namespace has 10,000.
 	PauseCapability(ctx context.Context, in *PauseCapabilityRequest, opts ...grpc.CallOption) (*PauseCapabilityResponse, error)
 	// ResumeCapability ends a pause; what waited goes on in its order. Resuming one that is not
 	// paused changes nothing. Errors: NOT_FOUND, CAPABILITY_NOT_FOUND.
@@ -240,14 +242,16 @@ type OperatorServiceServer interface {
 	// too; or ends that drain. After OK no later commit leases to a drained worker: its polls are
 	// answered with DIRECTIVE_DRAIN, its live leases stay and may be renewed and reported. A drain
 	// lasts until it is ended by the same worker_id, node or version; what is drained in several
-	// ways has to be undrained in each. Errors: NOT_FOUND, WORKER_NOT_FOUND.
+	// ways has to be undrained in each. Errors: NOT_FOUND, WORKER_NOT_FOUND; RESOURCE_EXHAUSTED,
+	// TOO_MANY_DRAINS for a new one when the namespace has 10,000.
 	SetWorkerDrain(context.Context, *SetWorkerDrainRequest) (*SetWorkerDrainResponse, error)
 	// ListCapabilities pages through the capabilities of a namespace in order of name: what waits
 	// and runs, who can do it, and how attempts ended.
 	ListCapabilities(context.Context, *ListCapabilitiesRequest) (*ListCapabilitiesResponse, error)
 	// PauseCapability stops leasing steps that need a capability. After OK no later commit leases
 	// one, retries and delays included; what runs may finish, and enqueueing goes on. One that is
-	// not known yet is paused ahead of its first step. Pausing again changes nothing.
+	// not known yet is paused ahead of its first step. Pausing again changes nothing. Errors:
+	// RESOURCE_EXHAUSTED, TOO_MANY_CAPABILITIES for an unknown one when the namespace has 10,000.
 	PauseCapability(context.Context, *PauseCapabilityRequest) (*PauseCapabilityResponse, error)
 	// ResumeCapability ends a pause; what waited goes on in its order. Resuming one that is not
 	// paused changes nothing. Errors: NOT_FOUND, CAPABILITY_NOT_FOUND.

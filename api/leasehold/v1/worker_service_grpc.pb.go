@@ -42,7 +42,10 @@ const (
 // current versions in the metadata of ErrorInfo, and nothing changes.
 type WorkerServiceClient interface {
 	// RegisterWorker opens a session. The same namespace and name: the same worker_id, and the
-	// new session supersedes the old one, which can neither lease nor renew any more.
+	// new session supersedes the old one, which can neither lease nor renew any more. Errors:
+	// RESOURCE_EXHAUSTED, TOO_MANY_WORKERS for a new name when the namespace has 100,000 workers
+	// (those that are gone leave after a retention), TOO_MANY_CAPABILITIES when it has 10,000
+	// different capabilities and this would be a new one.
 	RegisterWorker(ctx context.Context, in *RegisterWorkerRequest, opts ...grpc.CallOption) (*RegisterWorkerResponse, error)
 	// LeaseAttempt waits for work and grants leases. No work, no free slot, the end of the wait,
 	// or the server stopping: OK and empty. Errors: NOT_FOUND, SESSION_NOT_FOUND (register
@@ -178,7 +181,10 @@ func (c *workerServiceClient) DeregisterWorker(ctx context.Context, in *Deregist
 // current versions in the metadata of ErrorInfo, and nothing changes.
 type WorkerServiceServer interface {
 	// RegisterWorker opens a session. The same namespace and name: the same worker_id, and the
-	// new session supersedes the old one, which can neither lease nor renew any more.
+	// new session supersedes the old one, which can neither lease nor renew any more. Errors:
+	// RESOURCE_EXHAUSTED, TOO_MANY_WORKERS for a new name when the namespace has 100,000 workers
+	// (those that are gone leave after a retention), TOO_MANY_CAPABILITIES when it has 10,000
+	// different capabilities and this would be a new one.
 	RegisterWorker(context.Context, *RegisterWorkerRequest) (*RegisterWorkerResponse, error)
 	// LeaseAttempt waits for work and grants leases. No work, no free slot, the end of the wait,
 	// or the server stopping: OK and empty. Errors: NOT_FOUND, SESSION_NOT_FOUND (register

@@ -27,6 +27,7 @@ type Config struct {
 	SweepInterval time.Duration // default 100 ms
 	MaxConns      int           // of each replica's pool; default 6
 	MaxStreams    int           // of each replica; 0: the server's default
+	MaxPolls      int           // parked, of each replica; 0: the server's default
 	ConnectionAge time.Duration // of clients' connections; 0: the server's default
 	Logger        *slog.Logger  // default: none
 	// SessionTimeout is after how long a silent worker is not counted on; default 90 s.
@@ -166,7 +167,7 @@ func (r *Replica) onStore(ctx context.Context, c Config) error {
 		return err
 	}
 	r.service = scheduler.New(scheduler.Config{
-		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, MaxStreams: c.MaxStreams, Logger: c.Logger, Changed: r.relay.Wake,
+		Store: r.Store, Hints: hints, SweepInterval: c.SweepInterval, MaxStreams: c.MaxStreams, MaxParkedPolls: c.MaxPolls, Logger: c.Logger, Changed: r.relay.Wake,
 		Retention: c.Retention,
 	})
 	r.api, err = grpcapi.New(grpcapi.Config{MaxConnectionAge: c.ConnectionAge, Logger: c.Logger}, grpcapi.Deps{

@@ -106,7 +106,7 @@ func decodeStart(at *timestamppb.Timestamp) *time.Time {
 
 // decodeGet names an execution and which steps to read. Its id or key is validated.
 func decodeGet(r *leaseholdv1.GetExecutionRequest) (scheduler.ExecutionQuery, error) {
-	after, err := getBinding(r).number(r.GetPageToken(), -1)
+	after, err := getBinding(r).ordinal(r.GetPageToken())
 	if err != nil {
 		return scheduler.ExecutionQuery{}, err
 	}
@@ -115,7 +115,7 @@ func decodeGet(r *leaseholdv1.GetExecutionRequest) (scheduler.ExecutionQuery, er
 		Namespace:      namespace(r.GetNamespace()),
 		IdempotencyKey: r.GetIdempotencyKey(),
 		StepNames:      r.GetStepNames(),
-		AfterOrdinal:   int(after),
+		AfterOrdinal:   after,
 		StepLimit:      stepPageSize,
 		Payloads:       r.GetIncludePayloads(),
 	}, nil

@@ -116,6 +116,7 @@ func transportOptions(c Config) []grpc.ServerOption {
 			MaxConnectionAge: c.MaxConnectionAge, MaxConnectionAgeGrace: ageGrace,
 		}),
 		grpc.StatsHandler(birthNotes{}),
+		grpc.ForceServerCodecV2(newPatientCodec()),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.MaxSendMsgSize(c.MaxMessageBytes),
 	}

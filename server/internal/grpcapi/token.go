@@ -1,14 +1,17 @@
 package grpcapi
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"hash"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -21,6 +24,7 @@ import (
 //	version (1 byte) | position | digest (12 bytes) of version, method, filter and position
 //
 // so that one which is damaged, or belongs to another method or filter, is told from a good one.
+// The digest is no secret: a position that no call of ours has told has to be harmless too.
 const (
 	tokenVersion = 1
 	digestBytes  = 12
@@ -28,6 +32,8 @@ const (
 	idBytes      = 16
 	keyBytes     = numberBytes + idBytes
 	placeBytes   = idBytes + numberBytes
+
+	maxYear = 9999 // that an instant of a position has
 )
 
 // binding is what a token belongs to: a method and its filter.
@@ -115,6 +121,16 @@ func (b binding) number(token string, otherwise int64) (int64, error) {
 	return int64(binary.BigEndian.Uint64(raw)), nil
 }
 
+// ordinal opens the token of a step's place in the order of declaration; without a token it is -1,
+// before all.
+func (b binding) ordinal(token string) (int, error) {
+	n, err := b.number(token, -1)
+	if err == nil && (n < -1 || n > math.MaxInt32) {
+		return 0, badToken()
+	}
+	return int(n), err
+}
+
 // keyToken is the token of a position that is an instant and an id. PostgreSQL's instants
 // are whole microseconds.
 func (b binding) keyToken(at time.Time, id uuid.UUID) string {
@@ -131,6 +147,9 @@ func (b binding) key(token string) (at time.Time, id uuid.UUID, err error) {
 		return at, id, err
 	}
 	at = time.UnixMicro(int64(binary.BigEndian.Uint64(raw))).UTC()
+	if year := at.Year(); year < 1 || year > maxYear {
+		return time.Time{}, id, badToken()
+	}
 	return at, uuid.UUID(raw[numberBytes:]), nil
 }
 
@@ -164,5 +183,8 @@ func (b binding) name(token string) (string, error) {
 		return "", badToken()
 	}
 	position, err := b.open(token, len(raw)-1-digestBytes)
+	if err == nil && (!utf8.Valid(position) || bytes.IndexByte(position, 0) >= 0) {
+		return "", badToken()
+	}
 	return string(position), err
 }

@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 	"encoding/base64"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func TestToken_RoundTrip(t *testing.T) {
 		if got, err := b.number(b.numberToken(n), 0); err != nil || got != n {
 			t.Fatalf("got %d, %v, want %d", got, err, n)
 		}
-		at := time.UnixMicro(rapid.Int64().Draw(t, "at")).UTC()
+		at := time.UnixMicro(rapid.Int64Range(-62_135_596_800_000_000, 253_402_300_799_999_999).Draw(t, "at")).UTC()
 		id := uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id"))
 		gotAt, gotID, err := b.key(b.keyToken(at, id))
 		if err != nil || !gotAt.Equal(at) || gotID != id {
@@ -54,6 +55,34 @@ func TestToken_RefusesDamage(t *testing.T) {
 			t.Fatal("a number's token was taken for a key's")
 		}
 	})
+}
+
+// TestToken_RefusesForgedPositions: a digest is no secret, so a position may be anything that a
+// caller likes. What the database cannot take is no position. Caught: no look at the name (INTERNAL),
+// the ordinal (wraps round to another page) or the year.
+func TestToken_RefusesForgedPositions(t *testing.T) {
+	t.Parallel()
+	b := bind("method").text("filter")
+	for _, name := range []string{"a\x00", "\xff", "\xed\xa0\x80"} {
+		if got, err := b.name(b.nameToken(name)); err == nil {
+			t.Errorf("name %q is taken: %q", name, got)
+		}
+	}
+	for _, n := range []int64{-2, math.MinInt64, math.MaxInt32 + 1, math.MaxUint32, math.MaxInt64} {
+		if got, err := b.ordinal(b.numberToken(n)); err == nil {
+			t.Errorf("ordinal %d is taken: %d", n, got)
+		}
+	}
+	for _, micros := range []int64{math.MinInt64, math.MaxInt64, -62_135_596_800_000_001, 253_402_300_800_000_000} {
+		if got, _, err := b.key(b.keyToken(time.UnixMicro(micros), uuid.Nil)); err == nil {
+			t.Errorf("instant %d is taken: %v", micros, got)
+		}
+	}
+	for _, n := range []int64{-1, 0, math.MaxInt32} {
+		if got, err := b.ordinal(b.numberToken(n)); err != nil || int64(got) != n {
+			t.Errorf("ordinal %d: %d, %v", n, got, err)
+		}
+	}
 }
 
 // TestToken_HasOneForm: the spare bits of base64's last character are part of it.

@@ -58,6 +58,9 @@ func requestDescriptors() []protoreflect.MessageDescriptor {
 // Validate returns a *protovalidate.ValidationError with everything that is wrong. Items of
 // batches whose items have results of their own are left to whoever handles them.
 func (v *validator) Validate(msg proto.Message, options ...protovalidate.ValidationOption) error {
+	if undecodable(msg) {
+		return joined(nil, []violation{undecodableViolation()})
+	}
 	shallow := hasOwnResults(msg)
 	if shallow {
 		options = append(options, protovalidate.WithFilter(onlyTop(msg)))
@@ -135,6 +138,9 @@ func (s *search) message(path string, m protoreflect.Message) {
 		s.graph(path, msg)
 		s.start(path, msg)
 		s.fields(path, m)
+	case *leaseholdv1.BatchEnqueueExecutionsRequest:
+		s.sum(path, msg)
+		s.fields(path, m)
 	case *leaseholdv1.Failure:
 		s.payload(join(path, "details"), msg.GetDetails(), min(s.maxPayload, task.MaxFailureDetails))
 		if msg.NextRetryDelay != nil {
@@ -173,6 +179,23 @@ func (s *search) graph(path string, r *leaseholdv1.EnqueueExecutionRequest) {
 	for _, v := range task.CheckGraph(nodes) {
 		v.Field = join(path, v.Field)
 		s.found = append(s.found, violation{Violation: v})
+	}
+}
+
+// sum holds a batch to what one execution may have: it is written in one transaction.
+func (s *search) sum(path string, r *leaseholdv1.BatchEnqueueExecutionsRequest) {
+	steps, edges := 0, 0
+	for _, one := range r.GetRequests() {
+		steps += len(one.GetSteps())
+		for _, step := range one.GetSteps() {
+			edges += len(step.GetDependsOn())
+		}
+	}
+	if steps > task.MaxSteps {
+		s.add(join(path, "requests"), task.ReasonTooManySteps, "must have at most %d steps together, has %d", task.MaxSteps, steps)
+	}
+	if edges > task.MaxEdges {
+		s.add(join(path, "requests"), task.ReasonTooManyEdges, "must have at most %d edges together, has %d", task.MaxEdges, edges)
 	}
 }
 

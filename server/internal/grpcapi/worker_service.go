@@ -113,12 +113,12 @@ func (s *workerService) BatchReportAttempts(ctx context.Context, r *leaseholdv1.
 
 // GetStepInputs reads parents' outputs that did not fit into the lease.
 func (s *workerService) GetStepInputs(ctx context.Context, r *leaseholdv1.GetStepInputsRequest) (*leaseholdv1.GetStepInputsResponse, error) {
-	after, err := inputsBinding(r).number(r.GetPageToken(), -1)
+	after, err := inputsBinding(r).ordinal(r.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
 	inputs, err := s.queries.StepInputs(ctx, scheduler.InputsQuery{
-		AttemptID: id(r.GetAttemptId()), LeaseVersion: r.GetLeaseVersion(), AfterOrdinal: int(after),
+		AttemptID: id(r.GetAttemptId()), LeaseVersion: r.GetLeaseVersion(), AfterOrdinal: after,
 		MaxBytes: s.config.MaxMessageBytes - inputsReserve(s.config.MaxMessageBytes),
 	})
 	if err != nil {

@@ -21,13 +21,11 @@ const maxStepsAnswered = 100
 // Enqueue accepts a batch in one transaction. An item whose key an unfinished transaction
 // holds is answered ErrBusy, unless wait.
 func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
-	wanted := map[capabilityKey]bool{}
-	for i := range batch {
-		for j := range batch[i].Spec.Steps {
-			wanted[capabilityKey{batch[i].Spec.Namespace, batch[i].Spec.Steps[j].Capability}] = true
-		}
-	}
 	for {
+		wanted, err := s.wantedCapabilities(ctx, batch, allOrNothing)
+		if err != nil {
+			return nil, err
+		}
 		if err := s.makeCapabilities(ctx, wanted); err != nil {
 			return nil, err
 		}

@@ -27,6 +27,13 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 	for _, c := range r.Capabilities {
 		wanted[capabilityKey{r.Namespace, c}] = true
 	}
+	if !s.remembers(wanted) { // a worker that is going to be refused leaves none behind
+		if err := s.readOnly(ctx, "look for room", func(q *dbsqlc.Queries) error {
+			return (&txn{q: q, s: s}).roomForWorker(ctx, r.Namespace, r.Name)
+		}); err != nil {
+			return scheduler.Session{}, err
+		}
+	}
 	if err := s.makeCapabilities(ctx, wanted); err != nil {
 		return scheduler.Session{}, err
 	}
@@ -50,6 +57,11 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 			t.vouch()
 			session.WorkerID, session.SessionID = old.ID, old.SessionID.UUID
 			return nil
+		}
+		if err != nil {
+			if err := t.roomForWorker(ctx, r.Namespace, r.Name); err != nil {
+				return err
+			}
 		}
 		session.WorkerID, err = t.openSession(ctx, r, workerID, sessionID)
 		session.SessionID = sessionID

@@ -31,6 +31,9 @@ func (s *Store) SetDrain(ctx context.Context, d scheduler.Drain) (scheduler.Drai
 			_, err := t.q.DeleteDrain(ctx, dbsqlc.DeleteDrainParams{Namespace: d.Namespace, Kind: string(d.Kind), Value: d.Value})
 			return wrap("delete drain", err)
 		}
+		if err := t.roomForDrain(ctx, d); err != nil {
+			return err
+		}
 		return wrap("put drain", t.q.PutDrain(ctx, dbsqlc.PutDrainParams{
 			Namespace: d.Namespace, Kind: string(d.Kind), Value: d.Value, Reason: d.Reason,
 		}))
@@ -77,6 +80,9 @@ func (t *txn) findWorkerIn(ctx context.Context, namespace, id string) error {
 func (s *Store) Pause(ctx context.Context, c scheduler.CapabilityKey, reason string) (scheduler.CapabilityView, error) {
 	err := s.tx(ctx, "pause", func(ctx context.Context, t *txn) error {
 		t.vouch() // for a pause that was there before
+		if err := t.roomForCapabilities(ctx, dbsqlc.InsertCapabilitiesParams{Namespaces: []string{c.Namespace}, Names: []string{c.Name}}); err != nil {
+			return err
+		}
 		return t.q.PauseCapability(ctx, dbsqlc.PauseCapabilityParams{Namespace: c.Namespace, Name: c.Name, Reason: reason})
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -68,6 +69,7 @@ type Store struct {
 	sessionTimeout time.Duration
 
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
+	remembered   atomic.Int64
 }
 
 const (
@@ -160,6 +162,9 @@ func sessionSettings(c *pgx.ConnConfig) {
 
 type capabilityKey struct{ namespace, name string }
 
+// mostRemembered is how many capabilities are known without a look.
+const mostRemembered = 100_000
+
 // makeCapabilities makes the rows of capabilities that are new, in a statement of its own: an
 // enqueue or registration never waits for another's with this row in hand. Those that were
 // seen before are not looked at again; whoever relies on one notices when it is gone.
@@ -174,9 +179,18 @@ func (s *Store) makeCapabilities(ctx context.Context, wanted map[capabilityKey]b
 	if len(p.Names) == 0 {
 		return nil
 	}
-	err := s.tx(ctx, "make capabilities", func(ctx context.Context, t *txn) error { return t.q.InsertCapabilities(ctx, p) })
+	err := s.tx(ctx, "make capabilities", func(ctx context.Context, t *txn) error {
+		if err := t.roomForCapabilities(ctx, p); err != nil {
+			return err
+		}
+		return t.q.InsertCapabilities(ctx, p)
+	})
 	if err != nil {
 		return err
+	}
+	if s.remembered.Add(int64(len(p.Names))) > mostRemembered {
+		s.capabilities.Clear() // names are cheap to make up, and this is a shortcut only
+		s.remembered.Store(0)
 	}
 	for k := range wanted {
 		s.capabilities.Store(k, true)

@@ -70,7 +70,22 @@ const (
 	ReasonTooManyStreams task.Reason = "TOO_MANY_STREAMS"
 )
 
-// ExhaustedError says that a limit of this replica is reached.
+// Reasons of limits of a namespace.
+const (
+	ReasonTooManyCapabilities task.Reason = "TOO_MANY_CAPABILITIES"
+	ReasonTooManyWorkers      task.Reason = "TOO_MANY_WORKERS"
+	ReasonTooManyDrains       task.Reason = "TOO_MANY_DRAINS"
+)
+
+// What a namespace can have at most, so that callers who name ever new things fill no table. Calls
+// at the same moment may overshoot by as many as they are.
+const (
+	MaxCapabilities = 10_000  // with a row: needed by a step, offered or paused, ever
+	MaxWorkers      = 100_000 // those that are gone too, until retention removes them
+	MaxDrains       = 10_000
+)
+
+// ExhaustedError says that a limit of this replica, or of a namespace, is reached.
 type ExhaustedError struct {
 	Reason     task.Reason
 	Message    string

@@ -43,6 +43,15 @@ func (s *Server) Stop() {
 // New makes a database for a test and returns its URL; it is dropped when the test ends.
 func (s *Server) New(t testing.TB) string {
 	t.Helper()
+	database, drop := s.Make(t)
+	t.Cleanup(drop)
+	return database
+}
+
+// Make makes a database that is there until drop is called: for a test that needs many, one after
+// the other.
+func (s *Server) Make(t testing.TB) (database string, drop func()) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	base := s.start(ctx, t)
@@ -53,12 +62,11 @@ func (s *Server) New(t testing.TB) string {
 	if err != nil {
 		t.Fatalf("create database: %v", err)
 	}
-	t.Cleanup(func() {
+	return withDatabase(base, name), func() {
 		if err := admin(context.Background(), base, fmt.Sprintf(`DROP DATABASE %q WITH (FORCE)`, name)); err != nil {
-			t.Logf("drop database: %v", err)
+			fmt.Fprintln(os.Stderr, "drop database:", err)
 		}
-	})
-	return withDatabase(base, name)
+	}
 }
 
 // start starts the server once and migrates the template. Durability is off: tests that kill

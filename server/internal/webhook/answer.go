@@ -94,6 +94,14 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
+// briefError has the start of an error's text. The library repeats a header that it cannot read
+// from end to end, which a receiver can make 64 KiB long.
+type briefError struct{ cause error }
+
+func (e *briefError) Error() string { return excerpt([]byte(e.cause.Error())) }
+
+func (e *briefError) Unwrap() error { return e.cause }
+
 // excerpt is the start of a body as one line of valid text.
 func excerpt(body []byte) string {
 	text := strings.Map(func(r rune) rune {

@@ -105,7 +105,7 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	if err == nil {
 		return got.verdict(e.ID, p.name, time.Now())
 	}
-	return fmt.Errorf("post event %s to %s: %w", e.ID, p.name, err)
+	return fmt.Errorf("post event %s to %s: %w", e.ID, p.name, &briefError{err})
 }
 
 // Close ends the calls that wait, and returns when they have ended. Nothing is sent after it.

@@ -127,6 +127,48 @@ func (q *Queries) LockCapabilities(ctx context.Context, ids []int32) ([]int32, e
 	return items, nil
 }
 
+const newCapabilities = `-- name: NewCapabilities :many
+SELECT u.namespace::text AS namespace, count(*)::integer AS added,
+    (SELECT count(*) FROM (SELECT FROM capabilities k WHERE k.namespace = u.namespace LIMIT $1::integer) x)::integer AS existing
+FROM (SELECT unnest($2::text[]) AS namespace, unnest($3::text[]) AS name) u
+WHERE NOT EXISTS (SELECT FROM capabilities c WHERE c.namespace = u.namespace AND c.name = u.name)
+GROUP BY u.namespace ORDER BY u.namespace
+`
+
+type NewCapabilitiesParams struct {
+	Most       int32
+	Namespaces []string
+	Names      []string
+}
+
+type NewCapabilitiesRow struct {
+	Namespace string
+	Added     int32
+	Existing  int32
+}
+
+// For namespaces, how many of the named capabilities have no row, and how many others there are, up
+// to a bound. Takes no lock; unique index (namespace, name).
+func (q *Queries) NewCapabilities(ctx context.Context, arg NewCapabilitiesParams) ([]NewCapabilitiesRow, error) {
+	rows, err := q.db.Query(ctx, newCapabilities, arg.Most, arg.Namespaces, arg.Names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NewCapabilitiesRow
+	for rows.Next() {
+		var i NewCapabilitiesRow
+		if err := rows.Scan(&i.Namespace, &i.Added, &i.Existing); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const pauseCapability = `-- name: PauseCapability :exec
 INSERT INTO capabilities (namespace, name, paused, pause_reason, paused_at) VALUES ($1, $2, true, $3, now())
 ON CONFLICT (namespace, name) DO UPDATE SET paused = true, pause_reason = excluded.pause_reason, paused_at = excluded.paused_at

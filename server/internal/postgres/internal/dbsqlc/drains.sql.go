@@ -128,6 +128,37 @@ func (q *Queries) DrainsOfWorkers(ctx context.Context, ids []uuid.UUID) ([]Drain
 	return items, nil
 }
 
+const newDrain = `-- name: NewDrain :one
+SELECT (NOT EXISTS (SELECT FROM drains d WHERE d.namespace = $1 AND d.kind = $2 AND d.value = $3))::boolean AS added,
+    (SELECT count(*) FROM (SELECT FROM drains o WHERE o.namespace = $1 LIMIT $4::integer) x)::integer AS existing
+`
+
+type NewDrainParams struct {
+	Namespace string
+	Kind      string
+	Value     string
+	Most      int32
+}
+
+type NewDrainRow struct {
+	Added    bool
+	Existing int32
+}
+
+// Whether a drain is new, and how many others its namespace has, up to a bound. Takes no lock;
+// primary key.
+func (q *Queries) NewDrain(ctx context.Context, arg NewDrainParams) (NewDrainRow, error) {
+	row := q.db.QueryRow(ctx, newDrain,
+		arg.Namespace,
+		arg.Kind,
+		arg.Value,
+		arg.Most,
+	)
+	var i NewDrainRow
+	err := row.Scan(&i.Added, &i.Existing)
+	return i, err
+}
+
 const putDrain = `-- name: PutDrain :exec
 INSERT INTO drains (namespace, kind, value, reason, created_at) VALUES ($1, $2, $3, $4, now())
 ON CONFLICT (namespace, kind, value) DO NOTHING

@@ -502,6 +502,31 @@ func (q *Queries) LockWorkers(ctx context.Context, ids []uuid.UUID) ([]LockWorke
 	return items, nil
 }
 
+const newWorker = `-- name: NewWorker :one
+SELECT (NOT EXISTS (SELECT FROM workers w WHERE w.namespace = $1 AND w.name = $2))::boolean AS added,
+    (SELECT count(*) FROM (SELECT FROM workers o WHERE o.namespace = $1 LIMIT $3::integer) x)::integer AS existing
+`
+
+type NewWorkerParams struct {
+	Namespace string
+	Name      string
+	Most      int32
+}
+
+type NewWorkerRow struct {
+	Added    bool
+	Existing int32
+}
+
+// Whether a worker's name is new, and how many others its namespace has, up to a bound. Takes no
+// lock; unique index (namespace, name).
+func (q *Queries) NewWorker(ctx context.Context, arg NewWorkerParams) (NewWorkerRow, error) {
+	row := q.db.QueryRow(ctx, newWorker, arg.Namespace, arg.Name, arg.Most)
+	var i NewWorkerRow
+	err := row.Scan(&i.Added, &i.Existing)
+	return i, err
+}
+
 const touchLiveWorkers = `-- name: TouchLiveWorkers :exec
 UPDATE workers SET last_seen_at = now() WHERE id = ANY(ARRAY(
     SELECT w.id FROM workers w WHERE w.session_id IS NOT NULL AND w.last_seen_at > $1::timestamptz ORDER BY w.id FOR NO KEY UPDATE SKIP LOCKED))
