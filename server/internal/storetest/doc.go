@@ -71,6 +71,7 @@ func Run(t *testing.T, open func(*testing.T) Stand) {
 		"Sweep/credit":                        sweepCredit,
 		"Sweep/leases":                        sweepLeases,
 		"Sweep/batches":                       sweepBatches,
+		"Sweep/fail fast in one batch":        sweepFailFast,
 		"Timers/start":                        timerStart,
 		"Timers/steps":                        timerSteps,
 		"Timers/deadline":                     timerDeadline,

@@ -104,6 +104,26 @@ func sweepLeases(r *rig) {
 	is(r, "reason", a.Reason, task.EndStartToClose)
 }
 
+// One step is lost and would be tried again, another has failed for good and stops all: in one
+// transaction, whichever is first. Nothing is left that a dispatcher would find.
+func sweepFailFast(r *rig) {
+	w := r.register("w", "a")
+	once := stepOf("once")
+	once.Retry.MaximumAttempts = 1
+	for range 10 { // the order is that of ids
+		spec := specOf(stepOf("more"), once)
+		spec.FailFast = true
+		ids := r.accept(spec)
+		is(r, "leases", len(r.lease(w, "")), 2)
+		r.Pass(2 * time.Minute)
+		r.sweep()
+		r.states(ids.Execution, task.StepCanceled, task.StepFailed)
+	}
+	due, err := r.Store.NextDue(r.ctx(), []scheduler.Group{{Namespace: "default", Capability: "a"}})
+	r.must(err)
+	is(r, "groups of which something waits", len(due), 0)
+}
+
 func sweepBatches(r *rig) {
 	w := r.join(scheduler.Registration{Namespace: "default", Name: "w", Capabilities: []string{"a"}, Slots: 10})
 	var all []uuid.UUID
