@@ -29,6 +29,7 @@ func (w *world) quiesce() {
 		if !w.open() {
 			w.deliverAll()
 			w.checkSink()
+			w.count()
 			return
 		}
 		w.turn()
@@ -118,5 +119,18 @@ func (w *world) checkSink() {
 				w.fatalf("%d of %d events of %s were published", len(r.ids), len(events), e.id)
 			}
 		}
+	}
+}
+
+// count tells how things ended.
+func (w *world) count() {
+	for _, e := range w.m.executions {
+		w.met["execution "+e.state]++
+		for _, s := range e.steps {
+			w.met["step "+s.state]++
+		}
+	}
+	for _, a := range w.m.attempts {
+		w.met["attempt "+a.state]++
 	}
 }

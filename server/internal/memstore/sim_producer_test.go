@@ -14,17 +14,24 @@ import (
 // Producers and operators.
 
 const (
-	mostExecutions = 10 // of a world
+	mostExecutions = 60 // of a world
+	mostOpen       = 8  // at a time
 	longestBackoff = time.Minute
 )
 
 // enqueue accepts a new execution, or repeats a key with the same content or with other.
 func (w *world) enqueue(rt *rapid.T) {
-	if len(w.m.executions) >= mostExecutions {
+	open := 0
+	for _, e := range w.m.executions {
+		if !e.ended() {
+			open++
+		}
+	}
+	if open >= mostOpen || len(w.m.executions) >= mostExecutions {
 		rt.Skip("there are enough")
 	}
 	spec := randomSpec(rt)
-	if key := rapid.IntRange(0, 4).Draw(rt, "key"); key > 0 {
+	if key := rapid.IntRange(0, 15).Draw(rt, "key"); key > 0 && key < 8 {
 		spec.IdempotencyKey = "key " + strconv.Itoa(key)
 	}
 	if e := w.m.byKey[spec.IdempotencyKey]; e != nil && rapid.Bool().Draw(rt, "the same content") {
@@ -58,9 +65,10 @@ func (w *world) enqueued(n scheduler.NewExecution, results []scheduler.Result[sc
 		}
 	case !answered:
 	case existing.content != content:
-		w.agree("enqueue", results[0].Err, "reused by "+existing.id.String())
+		w.agree("enqueue", results[0].Err, "key reused by "+existing.id.String())
 	default:
 		w.agree("enqueue", results[0].Err, ok)
+		w.met["key repeated"]++
 		if v := results[0].Value; v.Created || v.Execution.ID != existing.id {
 			w.fatalf("a repeat was answered %+v, it is execution %s", v, existing.id)
 		}
@@ -73,7 +81,7 @@ func randomSpec(rt *rapid.T) *task.ExecutionSpec {
 		FailFast: rapid.IntRange(0, 3).Draw(rt, "fail_fast") == 1,
 		Timeout:  seconds(rt, "timeout", 0, 0, 0, 60, 300), StartDelay: seconds(rt, "delay", 0, 0, 0, 15),
 	}
-	for i := range rapid.IntRange(1, 4).Draw(rt, "steps") {
+	for i := range rapid.IntRange(1, 5).Draw(rt, "steps") {
 		s := task.StepSpec{
 			Name: "s" + strconv.Itoa(i), Capability: rapid.SampledFrom([]string{"a", "a", "b"}).Draw(rt, "capability"),
 			Node:     rapid.SampledFrom([]string{"", "", "", "n1"}).Draw(rt, "node"),
@@ -139,7 +147,10 @@ func (w *world) accept(n scheduler.NewExecution, content string) {
 }
 
 func (w *world) cancel(rt *rapid.T) {
-	e := one(rt, "execution", w.m.executions)
+	e := w.execution(rt)
+	if !w.in(rt, 4, "really") {
+		return
+	}
 	w.issue(rt, func() {
 		results, err := w.s.Cancel(w.ctx(), []scheduler.Cancellation{{Execution: e.id}}, false)
 		done, answered := w.committed(err)
@@ -152,10 +163,24 @@ func (w *world) cancel(rt *rapid.T) {
 	})
 }
 
+// execution draws one, mostly one that has not ended.
+func (w *world) execution(rt *rapid.T) *mExecution {
+	var open []*mExecution
+	for _, e := range w.m.executions {
+		if !e.ended() {
+			open = append(open, e)
+		}
+	}
+	if len(open) == 0 || w.in(rt, 4, "of all") {
+		open = w.m.executions
+	}
+	return one(rt, "execution", open)
+}
+
 // terminate is rare: it leaves little to be seen.
 func (w *world) terminate(rt *rapid.T) {
-	e := one(rt, "execution", w.m.executions)
-	if !w.in(rt, 4, "really") {
+	e := w.execution(rt)
+	if !w.in(rt, 20, "really") {
 		return
 	}
 	w.issue(rt, func() {
@@ -195,6 +220,9 @@ func (w *world) retry(rt *rapid.T) {
 			return
 		}
 		round, want := w.m.retry(e, r.RequestID, named)
+		if want == ok {
+			w.met["round opened"]++
+		}
 		switch {
 		case !answered:
 		case want == ok || want == "replayed":
@@ -209,7 +237,7 @@ func (w *world) retry(rt *rapid.T) {
 }
 
 func (w *world) revoke(rt *rapid.T) {
-	l := one(rt, "lease", w.leases)
+	l := w.lease(rt)
 	w.issue(rt, func() {
 		got, err := w.s.RevokeLease(w.ctx(), scheduler.Revocation{AttemptID: l.attempt, LeaseVersion: l.version})
 		done, answered := w.committed(err)
@@ -232,7 +260,7 @@ func (w *world) revoke(rt *rapid.T) {
 // pause pauses a capability, or ends its pause.
 func (w *world) pause(rt *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "capability")
-	paused := !w.m.paused[name]
+	paused := w.in(rt, 8, "pause") && !w.m.paused[name]
 	w.issue(rt, func() { w.setPause(name, paused) })
 }
 
@@ -254,7 +282,7 @@ func (w *world) setPause(name string, paused bool) {
 }
 
 func (w *world) drainNode(rt *rapid.T) {
-	draining := !w.m.drained["n1"]
+	draining := w.in(rt, 8, "drain") && !w.m.drained["n1"]
 	w.issue(rt, func() { w.setDrain(draining) })
 }
 
@@ -270,7 +298,10 @@ func (w *world) setDrain(draining bool) {
 }
 
 func (w *world) passTime(rt *rapid.T) {
-	d := seconds(rt, "seconds", 1, 1, 5, 5, 20, 60, 600)
+	d := seconds(rt, "seconds", 1, 2, 2, 5, 5, 10, 20, 40)
+	if w.in(rt, 12, "much") {
+		d *= 30
+	}
 	if rapid.IntRange(0, 30).Draw(rt, "back") == 1 {
 		d = -d / 2
 	}

@@ -62,7 +62,7 @@ func (w *world) publish(rt *rapid.T) {
 		w.receive(p, false)
 		p.failure = &outbox.Failure{Again: 3 * time.Second, Reason: "no answer", Free: true}
 	case 3:
-		if rapid.IntRange(0, 5).Draw(rt, "for good") == 1 {
+		if rapid.Bool().Draw(rt, "for good") {
 			p.failure = &outbox.Failure{Dead: true, Reason: "refused"}
 		}
 	default:
@@ -131,4 +131,5 @@ func (w *world) buried(e outbox.Event) {
 		w.sink[e.AggregateID] = &received{}
 	}
 	w.sink[e.AggregateID].dead = e.Sequence
+	w.met["event given up"]++
 }

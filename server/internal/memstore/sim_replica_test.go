@@ -36,13 +36,26 @@ type grant struct {
 // claim claims work for the polls of some processes, and places it.
 func (w *world) claim(rt *rapid.T) {
 	var polling []*proc
-	first := one(rt, "process", w.procs)
-	for _, p := range w.procs {
-		if p == first || rapid.Bool().Draw(rt, "too") {
+	for range rapid.IntRange(1, 3).Draw(rt, "polls") {
+		if p := w.process(rt); !slices.Contains(polling, p) {
 			polling = append(polling, p)
 		}
 	}
-	w.claimFor(polling, rapid.IntRange(1, 3).Draw(rt, "limit"))
+	w.claimFor(polling, rapid.IntRange(1, 4).Draw(rt, "limit"))
+}
+
+// give makes a whole round for a process, with nothing between its parts.
+func (w *world) give(rt *rapid.T) {
+	rounds, grants := w.rounds, w.grants
+	w.rounds, w.grants = nil, nil
+	w.claimFor([]*proc{w.process(rt)}, slots)
+	for _, r := range w.rounds {
+		w.dispatchRound(r)
+	}
+	for _, g := range w.grants {
+		w.hand(g, func(back func()) { w.issue(rt, back) })
+	}
+	w.rounds, w.grants = rounds, grants
 }
 
 func (w *world) claimFor(polling []*proc, limit int) {
@@ -160,6 +173,7 @@ func (w *world) dispatchRound(r *round) {
 		why := w.expectGrant(it, r, i)
 		switch why {
 		case ok:
+			w.met["granted"]++
 			granted++
 			asked[it.SessionID.String()+it.RequestID] = w.m.attempts[it.AttemptID].delivery == 1
 		case "dropped":
@@ -266,6 +280,7 @@ func (w *world) hand(g *grant, issue func(func())) {
 	back := scheduler.Undelivered{AttemptID: g.attempt, LeaseVersion: a.version, Delivery: 1}
 	issue(func() {
 		if done, _ := w.committed(w.s.Return(w.ctx(), []scheduler.Undelivered{back})); done {
+			w.met["given back"]++
 			w.m.giveBack(back.AttemptID, back.LeaseVersion, back.Delivery)
 		}
 	})
@@ -284,6 +299,7 @@ func (w *world) beginOne() {
 	mine := first || gap < 0 || gap >= sweepEvery/2
 	credited := mine && !first && gap > 5*sweepEvery
 	if credited {
+		w.met["credit"]++
 		w.m.credit(gap)
 	}
 	if mine {
@@ -319,14 +335,14 @@ func (w *world) fireAll() {
 // crash ends a replica: what it had claimed, granted and not delivered, or was about to publish
 // is known to nobody any more, and calls that were on their way to it come to nothing.
 func (w *world) crash(rt *rapid.T) {
-	switch rapid.IntRange(0, 3).Draw(rt, "what was in its hands") {
-	case 0:
-		w.rounds = nil
+	switch rapid.IntRange(0, 9).Draw(rt, "what was in its hands") {
 	case 1:
-		w.grants = nil
+		w.rounds = nil
 	case 2:
-		w.runs = nil
+		w.grants = nil
 	case 3:
+		w.runs = nil
+	case 4:
 		w.parked = nil
 	}
 }

@@ -5,8 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"flag"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +37,8 @@ import (
 
 const (
 	defaultSteps = 20_000
-	stepsOfWorld = "120" // on the average
-	worlds       = "20"  // between two looks at the number of steps
+	stepsOfWorld = "300" // on the average
+	worlds       = "10"  // between two looks at the number of steps
 )
 
 func TestMain(m *testing.M) {
@@ -55,16 +59,57 @@ func TestSimulation_AgreesWithTheModel(t *testing.T) {
 			t.Fatalf("LEASEHOLD_STEPS: %v", err)
 		}
 	}
-	steps, runs := 0, 0
+	all := &tally{met: map[string]int{}}
 	began := time.Now() // monotonic
-	for once := true; once || steps < wanted && !seeded(); once = false {
+	t.Cleanup(func() { all.log(t, time.Since(began)) })
+	for once := true; once || all.steps < wanted && !seeded(); once = false {
 		rapid.Check(t, func(rt *rapid.T) {
-			w := newWorld(rt)
-			defer func() { steps, runs = steps+w.steps, runs+1 }()
-			w.play(rt)
+			all.worlds++
+			newWorld(rt, all).play(rt)
 		})
 	}
-	t.Logf("%d steps in %d worlds, %s", steps, runs, time.Since(began).Round(time.Millisecond))
+	if !seeded() {
+		all.enough(t)
+	}
+}
+
+// tally counts what was driven.
+type tally struct {
+	steps, worlds int
+	failed        int            // steps until the first failure; 0: none
+	met           map[string]int // what calls came to
+}
+
+func (a *tally) log(t *testing.T, took time.Duration) {
+	t.Logf("%d steps in %d worlds, %s", a.steps, a.worlds, took.Round(time.Millisecond))
+	for _, what := range slices.Sorted(maps.Keys(a.met)) {
+		t.Logf("%8d %s", a.met[what], what)
+	}
+	if a.failed > 0 {
+		t.Logf("the first failure came after %d steps; what follows made it shorter", a.failed)
+	}
+}
+
+// enough fails a simulation that does not try what it is for.
+func (a *tally) enough(t *testing.T) {
+	often := []string{
+		"commit lost", "answer lost", "granted", "replayed", "given back", "LEASE_SUPERSEDED", "OUTCOME_ALREADY_RECORDED",
+		"LEASE_REVOKED", "SESSION_SUPERSEDED", "CANCEL_NOT_REQUESTED", "round opened", "key reused", "key repeated", "credit",
+		"execution SUCCEEDED", "execution FAILED", "execution CANCELED", "step CANCELED", "step SKIPPED",
+		"attempt SUCCEEDED", "attempt FAILED", "attempt TIMED_OUT", "attempt LOST", "attempt RELEASED",
+	}
+	seldom := []string{
+		"EXECUTION_CLOSED", "LEASE_EXPIRED", "EXECUTION_NOT_RETRYABLE", "STEP_NOT_RETRYABLE", "LEASES_LIVE", "SESSION",
+		"attempt CANCELED", "event given up",
+	}
+	if a.steps >= 10*defaultSteps {
+		often = append(often, seldom...)
+	}
+	for _, what := range often {
+		if a.met[what] == 0 {
+			t.Errorf("never met: %s", what)
+		}
+	}
 }
 
 // seeded tells whether a seed or a file was given: then one turn replays it.
@@ -78,7 +123,7 @@ type world struct {
 	m     *model
 	s     *memstore.Store
 	drawn uint64 // ids
-	steps int
+	*tally
 	// The latest that it ever was: a claim that was over once is not its relay's any more.
 	latest time.Time
 	fault  memstore.Fault // of the next commit
@@ -101,9 +146,9 @@ type world struct {
 
 var simulationBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-func newWorld(rt *rapid.T) *world {
+func newWorld(rt *rapid.T, all *tally) *world {
 	w := &world{
-		rt: rt, m: newModel(simulationBegins), latest: simulationBegins, specs: map[*mExecution]*task.ExecutionSpec{},
+		rt: rt, tally: all, m: newModel(simulationBegins), latest: simulationBegins, specs: map[*mExecution]*task.ExecutionSpec{},
 		sink: map[uuid.UUID]*received{}, holders: map[uuid.UUID]uuid.UUID{}, folds: map[uuid.UUID]*fold{},
 	}
 	w.s = memstore.New(memstore.Config{
@@ -136,43 +181,45 @@ func (w *world) play(rt *rapid.T) {
 	w.quiesce()
 }
 
-// actions are what can happen, the more often the more names a thing has.
+// actions are what can happen, the more often the more names a thing has. The first in order of
+// name are drawn somewhat more often than others.
 func (w *world) actions() map[string]func(*rapid.T) {
 	all := map[string]func(*rapid.T){}
-	for _, a := range []struct {
+	for order, a := range []struct {
 		name  string
 		times int
 		do    func(*rapid.T)
 	}{
-		{"enqueue", 3, w.enqueue},
+		{"give", 6, w.give},
+		{"report", 8, w.report},
+		{"enqueue", 6, w.enqueue},
 		{"claim", 4, w.claim},
-		{"dispatch", 4, w.dispatch},
-		{"deliver", 4, w.deliver},
+		{"dispatch", 5, w.dispatch},
+		{"deliver", 5, w.deliver},
+		{"renew", 3, w.renew},
 		{"poll again", 2, w.pollAgain},
-		{"renew", 2, w.renew},
-		{"report", 5, w.report},
-		{"parked call", 4, w.runParked},
-		{"cancel", 1, w.cancel},
-		{"terminate", 1, w.terminate},
+		{"parked call", 5, w.runParked},
+		{"clock", 4, w.passTime},
+		{"begin a sweep", 2, w.beginSweep},
+		{"expire leases", 3, w.expire},
+		{"fire timers", 2, w.fire},
+		{"claim events", 2, w.claimEvents},
+		{"publish", 4, w.publish},
+		{"settle events", 2, w.settleEvents},
+		{"register", 2, w.register},
 		{"retry", 2, w.retry},
 		{"revoke", 1, w.revoke},
-		{"register", 1, w.register},
+		{"cancel", 3, w.cancel},
+		{"terminate", 1, w.terminate},
 		{"drain", 1, w.drainProcess},
 		{"leave", 1, w.leave},
 		{"die", 1, w.die},
 		{"pause", 1, w.pause},
 		{"drain a node", 1, w.drainNode},
-		{"clock", 3, w.passTime},
-		{"begin a sweep", 1, w.beginSweep},
-		{"expire leases", 2, w.expire},
-		{"fire timers", 2, w.fire},
-		{"claim events", 2, w.claimEvents},
-		{"publish", 3, w.publish},
-		{"settle events", 2, w.settleEvents},
 		{"crash of a replica", 1, w.crash},
 	} {
 		for i := range a.times {
-			all[a.name+strconv.Itoa(i)] = a.do
+			all[fmt.Sprintf("%02d %s %d", order, a.name, i)] = a.do
 		}
 	}
 	return all
@@ -192,6 +239,9 @@ func (w *world) requestID() string {
 
 func (w *world) fatalf(format string, args ...any) {
 	w.rt.Helper()
+	if w.failed == 0 {
+		w.failed = w.steps
+	}
 	w.rt.Fatalf(format, args...)
 }
 
@@ -210,7 +260,7 @@ func (w *world) in(rt *rapid.T, n int, what string) bool {
 
 // issue makes a call, or parks it: then it comes later, if at all, after others that began after it.
 func (w *world) issue(rt *rapid.T, call func()) {
-	if w.in(rt, 6, "park the call") {
+	if w.in(rt, 8, "park the call") {
 		w.parked = append(w.parked, call)
 		return
 	}
@@ -222,9 +272,9 @@ func (w *world) issue(rt *rapid.T, call func()) {
 func (w *world) make(rt *rapid.T, call func()) {
 	w.hit = memstore.NoFault
 	switch {
-	case w.in(rt, 16, "lose the commit"):
+	case w.in(rt, 30, "lose the commit"):
 		w.fault = memstore.Lost
-	case w.in(rt, 16, "lose the answer"):
+	case w.in(rt, 30, "lose the answer"):
 		w.fault = memstore.Unconfirmed
 	}
 	call()
@@ -252,6 +302,12 @@ func (w *world) committed(err error) (done, answered bool) {
 	if errors.As(err, &away) != (hit != memstore.NoFault) {
 		w.fatalf("a commit met fault %d, its caller got %v", hit, err)
 	}
+	switch hit {
+	case memstore.Lost:
+		w.met["commit lost"]++
+	case memstore.Unconfirmed:
+		w.met["answer lost"]++
+	}
 	return hit != memstore.Lost, hit == memstore.NoFault
 }
 
@@ -260,6 +316,9 @@ func (w *world) agree(what string, err error, want string) {
 	w.rt.Helper()
 	if got := why(err); got != want {
 		w.fatalf("%s: got %q (%v), want %q", what, got, err, want)
+	}
+	if err != nil {
+		w.met[strings.Split(want, " by ")[0]]++
 	}
 }
 
@@ -276,7 +335,7 @@ func why(err error) string {
 	case errors.As(err, &unknown):
 		return string(unknown.Kind)
 	case errors.As(err, &reused):
-		return "reused by " + reused.ExistingID
+		return "key reused by " + reused.ExistingID
 	default:
 		return err.Error()
 	}

@@ -76,13 +76,46 @@ func (w *world) start(name, request string) {
 	}
 }
 
+// process draws one, mostly one that has its worker's session and lives.
+func (w *world) process(rt *rapid.T) *proc {
+	var good []*proc
+	for _, p := range w.procs {
+		if !p.dead && p.worker.session == p.session {
+			good = append(good, p)
+		}
+	}
+	if len(good) == 0 || w.in(rt, 6, "of all") {
+		good = w.procs
+	}
+	return one(rt, "process", good)
+}
+
+// lease draws one that some process was given, mostly one that is live.
+func (w *world) lease(rt *rapid.T) held {
+	var live []held
+	for _, l := range w.leases {
+		if w.m.attempts[l.attempt].state == "LEASED" {
+			live = append(live, l)
+		}
+	}
+	if len(live) == 0 || w.in(rt, 4, "of all") {
+		live = w.leases
+	}
+	return one(rt, "lease", live)
+}
+
 // die ends a process: its polls are gone, its leases are renewed no more.
 func (w *world) die(rt *rapid.T) {
-	one(rt, "process", w.procs).dead = true
+	if p := w.process(rt); w.in(rt, 4, "really") {
+		p.dead = true
+	}
 }
 
 func (w *world) drainProcess(rt *rapid.T) {
-	p := one(rt, "process", w.procs)
+	p := w.process(rt)
+	if !w.in(rt, 4, "really") {
+		return
+	}
 	w.issue(rt, func() {
 		live, err := w.s.Drain(w.ctx(), p.worker.id, p.session)
 		done, answered := w.committed(err)
@@ -105,7 +138,10 @@ func (w *world) drainProcess(rt *rapid.T) {
 
 // leave deregisters a process, by force or not: two transactions, of which the second may be missing.
 func (w *world) leave(rt *rapid.T) {
-	p := one(rt, "process", w.procs)
+	p := w.process(rt)
+	if !w.in(rt, 4, "really") {
+		return
+	}
 	force := rapid.Bool().Draw(rt, "force")
 	w.issue(rt, func() {
 		ended, err := w.s.Deregister(w.ctx(), p.worker.id, p.session, force)
@@ -129,7 +165,7 @@ func (w *world) leave(rt *rapid.T) {
 
 // pollAgain repeats a poll, through whichever replica: what it was granted is delivered again.
 func (w *world) pollAgain(rt *rapid.T) {
-	p := one(rt, "process", w.procs)
+	p := w.process(rt)
 	if p.dead {
 		rt.Skip("it is dead")
 	}
@@ -192,7 +228,7 @@ func (w *world) checkView(v scheduler.LeaseView, a *mAttempt) {
 }
 
 func (w *world) renew(rt *rapid.T) {
-	l := one(rt, "lease", w.leases)
+	l := w.lease(rt)
 	r := scheduler.Renewal{
 		AttemptID: l.attempt, LeaseVersion: l.version, SessionID: l.proc.session, Duration: seconds(rt, "duration", 10, 60, 400),
 	}
@@ -225,7 +261,7 @@ func (w *world) report(rt *rapid.T) {
 	var batch []scheduler.Report
 	var said []outcome
 	for range 1 + rapid.IntRange(0, 3).Draw(rt, "further")/3 {
-		l := one(rt, "lease", w.leases)
+		l := w.lease(rt)
 		o := rapid.SampledFrom([]outcome{
 			{state: "SUCCEEDED"}, {state: "SUCCEEDED"}, {state: "SUCCEEDED"}, {state: "FAILED"}, {state: "FAILED", final: true},
 			{state: "RELEASED"}, {state: "RELEASED", wait: 7 * time.Second}, {state: "CANCELED"},
@@ -288,6 +324,9 @@ func (w *world) reported(what string, r scheduler.Result[scheduler.Reported], wa
 		return
 	}
 	w.agree(what, r.Err, ok)
+	if want != ok {
+		w.met[want]++
+	}
 	if got := r.Value; got.Replayed != (want == "replayed") || string(got.ExecutionState) != state {
 		w.fatalf("%s was answered %+v, want %q, execution %s", what, got, want, state)
 	}
