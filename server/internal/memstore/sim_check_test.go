@@ -125,6 +125,7 @@ type foldStep struct {
 	state   string // "": it waits
 	number  int
 	attempt string // how the last one stands
+	next    bool   // a next one was told
 
 	reopened bool // perhaps: the event does not tell which steps are opened again
 }
@@ -171,6 +172,9 @@ func (w *world) followStep(s *mStep, f *foldStep) {
 	if f.reopened && !s.ended() {
 		f.state = ""
 	}
+	if f.reopened && s.state == "READY" {
+		f.next = true // its round tells so
+	}
 	f.reopened = false
 	attempt := ""
 	if s.number > 0 {
@@ -179,6 +183,9 @@ func (w *world) followStep(s *mStep, f *foldStep) {
 				attempt = a.state
 			}
 		}
+	}
+	if s.state == "READY" && s.number > 0 && !f.next {
+		w.fatalf("step %s waits for its next attempt, and no event tells of it", s.name)
 	}
 	if f.state != state || f.number != s.number || f.attempt != attempt {
 		w.fatalf("step %s is %s with attempt %d %s, its events tell %+v", s.name, s.state, s.number, attempt, *f)
@@ -218,9 +225,10 @@ func (f *fold) hear(d task.Event) bool {
 		return open && !f.anyLive()
 	case task.EventAttemptLeased:
 		possible := f.state == "RUNNING" && !live && s.state == "" && d.AttemptNumber == s.number+1 && d.LeaseVersion > f.version
-		s.attempt, s.number, f.version = "LEASED", s.number+1, d.LeaseVersion
+		s.attempt, s.next, s.number, f.version = "LEASED", false, s.number+1, d.LeaseVersion
 		return possible
 	case task.EventStepRetryScheduled:
+		s.next = true
 		return open && !live && s.state == "" && s.number > 0 && d.NextAttempt != nil
 	case task.EventStepSucceeded, task.EventStepFailed, task.EventStepSkipped, task.EventStepCanceled:
 		possible := open && !live && s.state == ""

@@ -260,7 +260,7 @@ func (w *world) revoke(rt *rapid.T) {
 // pause pauses a capability, or ends its pause.
 func (w *world) pause(rt *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "capability")
-	paused := w.in(rt, 8, "pause") && !w.m.paused[name]
+	paused := w.in(rt, 3, "pause") && !w.m.paused[name]
 	w.issue(rt, func() { w.setPause(name, paused) })
 }
 

@@ -16,6 +16,7 @@ import (
 
 const (
 	claimLasts = 10 * time.Second
+	room       = 2 // of a poll
 	sweepEvery = 2 * time.Second
 )
 
@@ -48,7 +49,7 @@ func (w *world) claim(rt *rapid.T) {
 func (w *world) give(rt *rapid.T) {
 	rounds, grants := w.rounds, w.grants
 	w.rounds, w.grants = nil, nil
-	w.claimFor([]*proc{w.process(rt)}, slots)
+	w.claimFor([]*proc{w.process(rt)}, room)
 	for _, r := range w.rounds {
 		w.dispatchRound(r)
 	}
@@ -66,7 +67,7 @@ func (w *world) claimFor(polling []*proc, limit int) {
 			set[name] = true
 		}
 		c.Offers = append(c.Offers, task.Offer{
-			WorkerID: p.worker.id, Namespace: "default", Node: p.worker.node, Capabilities: set, Room: slots, Bytes: 1 << 20,
+			WorkerID: p.worker.id, Namespace: "default", Node: p.worker.node, Capabilities: set, Room: room, Bytes: 1 << 20,
 		})
 	}
 	want := w.expectClaim(polling, limit)
@@ -97,7 +98,7 @@ func (w *world) expectClaim(polling []*proc, limit int) []*mStep {
 		if _, seen := left[p.worker]; !seen {
 			left[p.worker] = w.m.free(p.worker)
 		}
-		room := min(slots, left[p.worker])
+		room := min(room, left[p.worker])
 		left[p.worker] -= room
 		total += room
 		for _, name := range p.worker.offers {
@@ -248,36 +249,48 @@ func (w *world) readVersions(r *round) {
 	}
 }
 
-// deliver answers a poll with what it was granted. If its caller is gone it is handed back; or
-// the answer is lost on its way, and nobody knows.
+// deliver answers a poll with what it was granted. If its caller is gone, for good or only its
+// connection, it is handed back; or the answer is lost on its way, and nobody knows.
 func (w *world) deliver(rt *rapid.T) {
 	g := one(rt, "grant", w.grants)
 	w.grants = slices.DeleteFunc(w.grants, func(other *grant) bool { return other == g })
-	if w.in(rt, 6, "lose the answer") {
-		return
+	switch {
+	case w.in(rt, 6, "lose the answer"):
+	case w.in(rt, 4, "the caller is gone"):
+		w.handBack(g, func(back func()) { w.issue(rt, back) })
+	default:
+		w.hand(g, func(back func()) { w.issue(rt, back) })
 	}
-	w.hand(g, func(back func()) { w.issue(rt, back) })
 }
 
-func (w *world) hand(g *grant, issue func(func())) {
+// look reads a grant that is to be delivered, and tells whether it is live.
+func (w *world) look(g *grant) bool {
 	views, err := w.s.Contents(w.ctx(), []uuid.UUID{g.attempt})
 	a := w.m.attempts[g.attempt]
 	if err != nil || len(views) > 1 || len(views) == 1 != (a.state == "LEASED") {
 		w.fatalf("attempt %s is %s, delivered %v, %v", g.attempt, a.state, views, err)
 	}
-	if len(views) == 0 {
-		return
+	if len(views) == 1 {
+		w.checkView(views[0], a)
 	}
-	w.checkView(views[0], a)
-	if !g.proc.dead && g.proc.poll == g.request {
-		w.leases = append(w.leases, held{g.attempt, a.version, g.proc})
+	return len(views) == 1
+}
+
+func (w *world) hand(g *grant, issue func(func())) {
+	switch {
+	case g.proc.dead || g.proc.poll != g.request: // a repeat of the poll may have it already
+		w.handBack(g, issue)
+	case w.look(g):
+		w.leases = append(w.leases, held{g.attempt, w.m.attempts[g.attempt].version, g.proc})
 		g.proc.poll = w.requestID()
+	}
+}
+
+func (w *world) handBack(g *grant, issue func(func())) {
+	if !w.look(g) {
 		return
 	}
-	if !g.proc.dead && slices.ContainsFunc(w.leases, func(l held) bool { return l.attempt == g.attempt }) {
-		return // it was delivered to a repeat of the poll
-	}
-	back := scheduler.Undelivered{AttemptID: g.attempt, LeaseVersion: a.version, Delivery: 1}
+	back := scheduler.Undelivered{AttemptID: g.attempt, LeaseVersion: w.m.attempts[g.attempt].version, Delivery: 1}
 	issue(func() {
 		if done, _ := w.committed(w.s.Return(w.ctx(), []scheduler.Undelivered{back})); done {
 			w.met["given back"]++

@@ -190,14 +190,14 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		times int
 		do    func(*rapid.T)
 	}{
-		{"give", 6, w.give},
+		{"give", 5, w.give},
 		{"report", 8, w.report},
 		{"enqueue", 6, w.enqueue},
-		{"claim", 4, w.claim},
-		{"dispatch", 5, w.dispatch},
+		{"claim", 6, w.claim},
+		{"dispatch", 6, w.dispatch},
 		{"deliver", 5, w.deliver},
 		{"renew", 3, w.renew},
-		{"poll again", 2, w.pollAgain},
+		{"poll again", 4, w.pollAgain},
 		{"parked call", 5, w.runParked},
 		{"clock", 4, w.passTime},
 		{"begin a sweep", 2, w.beginSweep},
@@ -206,7 +206,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		{"claim events", 2, w.claimEvents},
 		{"publish", 4, w.publish},
 		{"settle events", 2, w.settleEvents},
-		{"register", 2, w.register},
+		{"register", 3, w.register},
 		{"retry", 2, w.retry},
 		{"revoke", 1, w.revoke},
 		{"cancel", 3, w.cancel},
@@ -214,7 +214,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		{"drain", 1, w.drainProcess},
 		{"leave", 1, w.leave},
 		{"die", 1, w.die},
-		{"pause", 1, w.pause},
+		{"pause", 2, w.pause},
 		{"drain a node", 1, w.drainNode},
 		{"crash of a replica", 1, w.crash},
 	} {

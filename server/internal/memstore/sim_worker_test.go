@@ -15,8 +15,6 @@ import (
 
 // Workers: processes with a session, which polls, renews and reports.
 
-const slots = 2
-
 // proc is a process of a worker. One that was superseded goes on until it dies.
 type proc struct {
 	worker  *mWorker
@@ -43,10 +41,10 @@ func (w *world) register(rt *rapid.T) {
 }
 
 func (w *world) start(name, request string) {
-	r := scheduler.Registration{Namespace: "default", Name: name, Capabilities: []string{"a"}, Slots: slots, RequestID: request}
+	r := scheduler.Registration{Namespace: "default", Name: name, Capabilities: []string{"a"}, Slots: 2, RequestID: request}
 	switch name {
 	case "w1":
-		r.Node = "n1"
+		r.Node, r.Slots = "n1", 1
 	case "w2":
 		r.Capabilities = []string{"a", "b"}
 	case "w3":
@@ -60,7 +58,7 @@ func (w *world) start(name, request string) {
 	}
 	known := w.m.workers[name]
 	if known == nil {
-		known = &mWorker{id: workerID, name: name, node: r.Node, slots: slots, offers: r.Capabilities, past: map[uuid.UUID]bool{}}
+		known = &mWorker{id: workerID, name: name, node: r.Node, slots: r.Slots, offers: r.Capabilities, past: map[uuid.UUID]bool{}}
 		w.m.workers[name] = known
 	}
 	session := w.m.register(known, sessionID, request)
