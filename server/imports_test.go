@@ -94,7 +94,7 @@ func badArrowWithin(name, target string, targetInner bool) string {
 
 var (
 	adapters = []string{"postgres", "natspub", "webhook", "grpcapi", "telemetry", "memstore"}
-	commands = []string{"drill", "demo", "bench", "execworker", "builtin", "testdb", "testsink"}
+	commands = []string{"drill", "demo", "bench", "execworker", "builtin", "testdb", "testsink", "storetest"}
 )
 
 func unless(ok bool, why string) string {
@@ -218,6 +218,10 @@ func TestImports_BadArrowsAreSeen(t *testing.T) {
 		{"server/internal/natspub", server + "webhook", false},
 		{"server/internal/webhook", server + "outbox", true},
 		{"server/internal/memstore", server + "demo", false},
+		{"server/internal/memstore", server + "outbox", true},
+		{"server/internal/memstore", server + "postgres", false},
+		{"server/internal/memstore", server + "storetest", false},
+		{"server/internal/storetest", server + "scheduler", true},
 		{"server/internal/devpg", "github.com/jackc/pgx/v5", true},
 		{"server/internal/devpg", server + "task", false},
 		{"server/internal/history", server + "task", false},

@@ -82,9 +82,7 @@ func (t *txn) cancel(ctx context.Context, batch []scheduler.Cancellation, wait b
 			if !errors.As(err, &refused) {
 				return nil, fmt.Errorf("cancel execution %s: %w", id, err)
 			}
-			outcomes[id] = &scheduler.RefusedError{
-				Reason: task.ReasonExecutionClosed, Subject: id.String(), Message: "the execution has ended: " + refused.From,
-			}
+			outcomes[id] = scheduler.EndedError(id, refused)
 		}
 	}
 	return outcomes, g.save(ctx)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -40,11 +39,17 @@ func (s *Store) Claim(ctx context.Context, c scheduler.ClaimCommand) (scheduler.
 			return err
 		}
 		claimed = scheduler.Claimed{Free: free}
-		p, total := claimGroups(c.Offers, free)
+		rooms, total := c.Rooms(free)
 		if total == 0 {
 			return nil
 		}
-		p.ClaimID, p.ClaimDuration, p.Batch = c.ClaimID, interval(c.Expires), int32(min(total, c.Limit))
+		p := dbsqlc.ClaimRequestsParams{ClaimID: c.ClaimID, ClaimDuration: interval(c.Expires), Batch: int32(min(total, c.Limit))}
+		for g, room := range rooms {
+			p.Namespaces = append(p.Namespaces, g.Namespace)
+			p.Capabilities = append(p.Capabilities, g.Capability)
+			p.Nodes = append(p.Nodes, g.Node)
+			p.Rooms = append(p.Rooms, int32(room))
+		}
 		rows, err := t.q.ClaimRequests(ctx, p)
 		if err != nil {
 			return fmt.Errorf("claim requests: %w", err)
@@ -96,35 +101,6 @@ func (t *txn) countLeases(ctx context.Context, workers []uuid.UUID) (map[uuid.UU
 		live[c.WorkerID] = int(c.Live)
 	}
 	return live, nil
-}
-
-// claimGroups merges offers with room into the groups that they can serve: of each the steps
-// pinned to no node, and those pinned to theirs.
-func claimGroups(offers []task.Offer, free map[uuid.UUID]int) (p dbsqlc.ClaimRequestsParams, total int) {
-	rooms := map[scheduler.Group]int{}
-	left := maps.Clone(free)
-	for i := range offers {
-		o := &offers[i]
-		room := min(o.Room, left[o.WorkerID])
-		if room <= 0 {
-			continue
-		}
-		left[o.WorkerID] -= room
-		total += room
-		for c := range o.Capabilities {
-			rooms[scheduler.Group{Namespace: o.Namespace, Capability: c}] += room
-			if o.Node != "" {
-				rooms[scheduler.Group{Namespace: o.Namespace, Capability: c, Node: o.Node}] += room
-			}
-		}
-	}
-	for g, room := range rooms {
-		p.Namespaces = append(p.Namespaces, g.Namespace)
-		p.Capabilities = append(p.Capabilities, g.Capability)
-		p.Nodes = append(p.Nodes, g.Node)
-		p.Rooms = append(p.Rooms, int32(room))
-	}
-	return p, total
 }
 
 // Free gives claimed requests back.

@@ -15,9 +15,6 @@ import (
 	"github.com/leasehold/leasehold/server/internal/task"
 )
 
-// maxStepsAnswered is how many steps an enqueue answers with.
-const maxStepsAnswered = 100
-
 // Enqueue accepts a batch in one transaction. An item whose key an unfinished transaction
 // holds is answered ErrBusy, unless wait.
 func (s *Store) Enqueue(ctx context.Context, batch []scheduler.NewExecution, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
@@ -308,7 +305,7 @@ func (e *enqueue) findExisting(ctx context.Context) (map[capabilityKey]dbsqlc.Fi
 func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutionsByKeyRow) scheduler.Result[scheduler.Enqueued] {
 	n := &e.batch[i]
 	if e.created[n.IDs.Execution] {
-		return scheduler.Result[scheduler.Enqueued]{Value: scheduler.Enqueued{Execution: e.view(n), Created: true}}
+		return scheduler.Result[scheduler.Enqueued]{Value: scheduler.Enqueued{Execution: n.View(e.executions[n.IDs.Execution], e.now), Created: true}}
 	}
 	key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
 	row, found := existing[key]
@@ -339,8 +336,8 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 		}
 		id := r.Value.Execution.ID
 		if views[id] == nil {
-			q := scheduler.ExecutionQuery{ID: id, AfterOrdinal: -1, StepLimit: maxStepsAnswered, Brief: true}
-			if len(batch[i].Spec.Steps) > maxStepsAnswered {
+			q := scheduler.ExecutionQuery{ID: id, AfterOrdinal: -1, StepLimit: scheduler.MaxStepsAnswered, Brief: true}
+			if len(batch[i].Spec.Steps) > scheduler.MaxStepsAnswered {
 				q.StepLimit = 0
 			}
 			r.Err = s.readOnly(ctx, "read existing execution", func(db *dbsqlc.Queries) error {
@@ -380,24 +377,4 @@ func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {
 		}
 	}
 	return w.flush(ctx, e.t.q)
-}
-
-// view is a new execution as it was written.
-func (e *enqueue) view(n *scheduler.NewExecution) *scheduler.ExecutionView {
-	exec := e.executions[n.IDs.Execution]
-	v := &scheduler.ExecutionView{
-		ExecutionData: exec.Data(), IdempotencyKey: n.Spec.IdempotencyKey, Priority: n.Spec.Priority,
-		Labels: n.Spec.Labels, Now: e.now,
-	}
-	if len(n.Spec.Steps) > maxStepsAnswered {
-		return v
-	}
-	for i, s := range exec.Steps() {
-		d := s.Data()
-		v.Steps = append(v.Steps, scheduler.StepView{
-			ID: d.ID, Ordinal: d.Ordinal, Name: d.Name, Capability: d.Capability, Node: d.Node, Priority: d.Priority,
-			State: d.State, DependsOn: n.Spec.Steps[i].DependsOn, NextDue: d.OpenedAt,
-		})
-	}
-	return v
 }

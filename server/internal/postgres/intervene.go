@@ -114,9 +114,7 @@ func (g *gate) terminate(ctx context.Context, e *task.Execution, reason string) 
 	err = e.Terminate(now.Time.UTC(), reason)
 	var refused *task.TransitionError
 	if errors.As(err, &refused) {
-		return own(&scheduler.RefusedError{
-			Reason: task.ReasonExecutionClosed, Subject: id.String(), Message: "the execution has ended: " + refused.From,
-		})
+		return own(scheduler.EndedError(id, refused))
 	}
 	if err != nil {
 		return fmt.Errorf("terminate execution %s: %w", id, err)

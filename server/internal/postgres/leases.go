@@ -106,10 +106,7 @@ func newLateCall(r *dbsqlc.LateAttemptsRow) lateCall {
 }
 
 func (l lateCall) refusal() error {
-	return &scheduler.RefusedError{
-		Reason: l.Reason(), Subject: l.Attempt.ID.String(), HeldVersion: l.HeldVersion, CurrentVersion: l.current,
-		Message: "the lease is not held any more: " + string(l.Reason()),
-	}
+	return scheduler.LateError(l.Late, l.current)
 }
 
 func wrap(what string, err error) error {

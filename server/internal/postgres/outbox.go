@@ -116,28 +116,15 @@ func (o *Outbox) Settle(ctx context.Context, results []outbox.RunResult) (lost i
 	return lost, err
 }
 
-// addSettled adds the events of a run: acknowledged, failed, and those that go back untried.
+// addSettled adds what becomes of a run's events.
 func addSettled(p *dbsqlc.SettleEventsParams, r outbox.RunResult) {
-	for i, id := range r.Run.Claimed {
-		status, reason, tries, again := outbox.Pending, "", 0, time.Duration(0)
-		switch {
-		case i < r.Published:
-			status, tries = outbox.Published, 1
-		case i == r.Published && r.Failure != nil:
-			status, reason, tries, again = outbox.Failed, r.Failure.Reason, 1, r.Failure.Again
-			if r.Failure.Free {
-				tries = 0
-			}
-			if r.Failure.Dead {
-				status, again = outbox.Dead, 0
-			}
-		}
-		p.Ids = append(p.Ids, id)
+	for _, e := range r.Settled() {
+		p.Ids = append(p.Ids, e.ID)
 		p.ClaimIds = append(p.ClaimIds, r.Run.Claim)
-		p.Statuses = append(p.Statuses, string(status))
-		p.LastErrors = append(p.LastErrors, reason)
-		p.Tries = append(p.Tries, int32(tries))
-		p.Pauses = append(p.Pauses, interval(again))
+		p.Statuses = append(p.Statuses, string(e.Status))
+		p.LastErrors = append(p.LastErrors, e.Reason)
+		p.Tries = append(p.Tries, int32(e.Tries))
+		p.Pauses = append(p.Pauses, interval(e.Pause))
 	}
 }
 

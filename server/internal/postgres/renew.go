@@ -8,7 +8,6 @@ import (
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
-	"github.com/leasehold/leasehold/server/internal/task"
 )
 
 // Renew keeps attempts, in one transaction. Every item has its own answer; one whose lease
@@ -67,7 +66,7 @@ func (r *renewals) run(ctx context.Context) error {
 		case held.busy[id]:
 			r.results[i].Err = scheduler.ErrBusy
 		case held.versions[id] == r.batch[i].LeaseVersion: // live, but of another session
-			r.results[i].Err = r.otherSession(id)
+			r.results[i].Err = scheduler.OtherSessionError(id, r.batch[i].LeaseVersion)
 		default:
 			late = append(late, id)
 		}
@@ -135,14 +134,6 @@ func (r *renewals) keep(ctx context.Context, rows []dbsqlc.RenewLeasesRow) error
 		return nil
 	}
 	return wrap("set progress", r.t.q.SetProgress(ctx, progress))
-}
-
-func (r *renewals) otherSession(id uuid.UUID) error {
-	version := r.batch[r.at[id]].LeaseVersion
-	return &scheduler.RefusedError{
-		Reason: task.ReasonSessionSuperseded, Subject: id.String(), HeldVersion: version, CurrentVersion: version,
-		Message: "the lease belongs to another session, or to one that was superseded; it can still be reported on",
-	}
 }
 
 func (r *renewals) refuse(ctx context.Context, ids []uuid.UUID) error {

@@ -183,10 +183,7 @@ func (r *reports) endLeases(ctx context.Context) (set, error) {
 			continue
 		}
 		if r.batch[i].Outcome.State == task.AttemptCanceled && !r.g.execs[r.where[id].ExecutionID].AwaitsCancel() {
-			r.results[i].Err = &scheduler.RefusedError{
-				Reason: task.ReasonCancelNotRequested, Subject: id.String(), HeldVersion: r.batch[i].LeaseVersion,
-				CurrentVersion: r.batch[i].LeaseVersion, Message: "canceled was reported, but no cancel was requested",
-			}
+			r.results[i].Err = scheduler.CancelNotRequestedError(id, r.batch[i].LeaseVersion)
 			continue
 		}
 		p.AttemptIds = append(p.AttemptIds, id)

@@ -104,16 +104,5 @@ func notRetryable(execution uuid.UUID, err error) error {
 	if !errors.As(err, &refused) {
 		return err
 	}
-	r := &scheduler.RefusedError{
-		Reason: task.ReasonNotRetryable, Subject: execution.String(),
-		Message: "only an execution that FAILED or was CANCELED can be tried again; this one is " + refused.From,
-	}
-	if from := task.ExecutionState(refused.From); from == task.ExecutionFailed || from == task.ExecutionCanceled {
-		r.Message = "nothing of it is left to be tried again: all its steps SUCCEEDED"
-	}
-	if refused.Entity == "step" {
-		r.Reason = task.ReasonStepNotRetryable
-		r.Message = "a named step SUCCEEDED, or has a parent that neither succeeded nor is opened with it"
-	}
-	return own(r)
+	return own(scheduler.NotRetryableError(execution, refused))
 }

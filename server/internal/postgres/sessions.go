@@ -133,13 +133,8 @@ func sessionsByID(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID) (map[
 
 // strangerError is the answer to a session that is not its worker's: superseded, or unknown.
 func strangerError(workerID, sessionID uuid.UUID, sessions map[uuid.UUID]dbsqlc.FindSessionsRow) error {
-	if s, found := sessions[sessionID]; found && s.WorkerID == workerID && s.EndReason == endSuperseded {
-		return &scheduler.RefusedError{
-			Reason: task.ReasonSessionSuperseded, Subject: workerID.String(),
-			Message: "another process has registered under this worker's name",
-		}
-	}
-	return &scheduler.NotFoundError{Kind: scheduler.KindSession, ID: sessionID.String()}
+	s, found := sessions[sessionID]
+	return scheduler.SessionError(workerID, sessionID, found && s.WorkerID == workerID && s.EndReason == endSuperseded)
 }
 
 // Drain stops new leases for a session.
@@ -176,10 +171,7 @@ func (s *Store) Deregister(ctx context.Context, workerID, sessionID uuid.UUID, f
 			return err
 		}
 		if n := live[workerID]; n > 0 && !force {
-			return own(&scheduler.RefusedError{
-				Reason: scheduler.ReasonLeasesLive, Subject: workerID.String(),
-				Message: fmt.Sprintf("the worker holds %d live leases", n),
-			})
+			return own(scheduler.LeasesLiveError(workerID, n))
 		}
 		if err := t.q.EndWorkerSession(ctx, dbsqlc.EndWorkerSessionParams{ID: workerID, SessionID: sessionID}); err != nil {
 			return fmt.Errorf("end session: %w", err)

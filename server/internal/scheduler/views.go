@@ -101,3 +101,25 @@ type LeaseView struct {
 	RequestID string // of the poll that it was granted to
 	Delivery  int    // which delivery of the grant this is: only the last one can hand it back
 }
+
+// MaxStepsAnswered is how many steps an enqueue answers with.
+const MaxStepsAnswered = 100
+
+// View is a new execution as it was accepted.
+func (n *NewExecution) View(e *task.Execution, now time.Time) *ExecutionView {
+	v := &ExecutionView{
+		ExecutionData: e.Data(), IdempotencyKey: n.Spec.IdempotencyKey, Priority: n.Spec.Priority,
+		Labels: n.Spec.Labels, Now: now,
+	}
+	if len(n.Spec.Steps) > MaxStepsAnswered {
+		return v
+	}
+	for i, s := range e.Steps() {
+		d := s.Data()
+		v.Steps = append(v.Steps, StepView{
+			ID: d.ID, Ordinal: d.Ordinal, Name: d.Name, Capability: d.Capability, Node: d.Node, Priority: d.Priority,
+			State: d.State, DependsOn: n.Spec.Steps[i].DependsOn, NextDue: d.OpenedAt,
+		})
+	}
+	return v
+}

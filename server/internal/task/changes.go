@@ -121,10 +121,14 @@ func (e *Execution) request(s *Step, due time.Time) {
 	}
 }
 
+// dropRequest takes the request of a READY step back. One that was asked for in the same change
+// is not there yet, and is never written.
 func (e *Execution) dropRequest(s *Step) {
-	if s.d.State == StepReady {
-		e.changes.Dropped = append(e.changes.Dropped, s.d.ID)
+	if s.d.State != StepReady {
+		return
 	}
+	e.changes.Requests = slices.DeleteFunc(e.changes.Requests, func(r Request) bool { return r.StepID == s.d.ID })
+	e.changes.Dropped = append(e.changes.Dropped, s.d.ID)
 }
 
 func (e *Execution) event(t EventType, now time.Time, s *Step, a *Attempt) {
