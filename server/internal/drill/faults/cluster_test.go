@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasehold/leasehold/server/internal/devpg"
+	"github.com/leasehold/leasehold/server/internal/netfault"
 )
 
 // clusterConfig says what a cluster is made of. Zero values are usable.
@@ -33,7 +34,7 @@ type cluster struct {
 	pg       *devpg.Server // nil: the shared one
 	url      string
 	db       *pgxpool.Pool // the test's own look at the tables
-	proxies  []*proxy      // to PostgreSQL, one of each replica, if asked for
+	proxies  []*netfault.Proxy      // to PostgreSQL, one of each replica, if asked for
 	replicas []*replica
 }
 
@@ -110,7 +111,7 @@ func (c *cluster) newReplica(i int, logs string, args []string) *replica {
 	}
 	u.User = url.UserPassword(role, "secret")
 	if i < len(c.proxies) {
-		u.Host = c.proxies[i].addr()
+		u.Host = c.proxies[i].Addr()
 	}
 	return &replica{t: c.t, name: name, role: role, url: u.String(), args: args, logPath: filepath.Join(logs, name+".log")}
 }
