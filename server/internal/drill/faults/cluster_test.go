@@ -33,8 +33,8 @@ type cluster struct {
 	t        *testing.T
 	pg       *devpg.Server // nil: the shared one
 	url      string
-	db       *pgxpool.Pool // the test's own look at the tables
-	proxies  []*netfault.Proxy      // to PostgreSQL, one of each replica, if asked for
+	db       *pgxpool.Pool     // the test's own look at the tables
+	proxies  []*netfault.Proxy // to PostgreSQL, one of each replica, if asked for
 	replicas []*replica
 }
 
