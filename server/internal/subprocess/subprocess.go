@@ -158,3 +158,12 @@ func (p *Process) ByItself() error {
 	}
 	return fmt.Errorf("%s ended by itself: %s", p.Name, p.cmd.ProcessState)
 }
+
+// Result says how a process failed that was to end by itself; nothing if it did not. It may be
+// asked once Exited is closed.
+func (p *Process) Result() error {
+	if p.cmd.ProcessState.Success() {
+		return nil
+	}
+	return fmt.Errorf("%s failed: %s", p.Name, p.cmd.ProcessState)
+}
