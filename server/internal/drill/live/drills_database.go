@@ -28,6 +28,7 @@ func postgresAway(ctx context.Context, x *exercise, end func(), when string) err
 		if err := x.primary.Restart(ctx); err != nil {
 			return err
 		}
+		x.db.Reset() // Its connections are broken.
 		if err := x.goesOn(ctx, now(), when); err != nil {
 			return err
 		}
@@ -59,6 +60,7 @@ func (x *exercise) failOver(ctx context.Context) error {
 	if err := x.standby.Promote(ctx); err != nil {
 		return err
 	}
+	x.db.Reset() // Its connections are broken.
 	return x.goesOn(ctx, now(), "after a failover")
 }
 
@@ -90,6 +92,7 @@ func failoverAsync(ctx context.Context, x *exercise) error {
 	if err := x.standby.Promote(ctx); err != nil {
 		return err
 	}
+	x.db.Reset() // Its connections are broken.
 	x.gone.promoted = now()
 	if err := x.goesOn(ctx, x.gone.promoted, "after a failover"); err != nil {
 		return err

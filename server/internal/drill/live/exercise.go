@@ -68,7 +68,10 @@ func (s *stage) perform(ctx context.Context, d drill) *exercise {
 	return x
 }
 
-const drillLimit = 3 * time.Minute
+const (
+	drillLimit = 3 * time.Minute
+	atLeast    = 3 * time.Second
+)
 
 func (x *exercise) play(ctx context.Context) error {
 	if err := x.load.start(ctx); err != nil {
@@ -77,7 +80,12 @@ func (x *exercise) play(ctx context.Context) error {
 	if _, err := x.load.goesOn(ctx, now(), goOnLimit); err != nil {
 		return fmt.Errorf("before any fault: %w", err)
 	}
-	return x.drill.run(ctx, x)
+	began := time.Now() // monotonic
+	if err := x.drill.run(ctx, x); err != nil {
+		return err
+	}
+	pause(ctx, atLeast-time.Since(began)) // Some work follows a fault that was over soon.
+	return nil
 }
 
 // settle waits until everything that was accepted has ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -107,7 +108,7 @@ func readHistory(name string) (history.History, error) {
 }
 
 // lostMoments are those of an asynchronous failover: what was committed between the end of the
-// replication and the promotion is gone.
+// replication, which was at some instant between cut and cutOff, and the promotion is gone.
 type lostMoments struct{ cut, cutOff, promoted int64 }
 
 // forget leaves out of a history what was answered in the lost moments, and counts the
@@ -120,21 +121,20 @@ func (l *lostMoments) forget(h history.History, c *history.Committed) (history.H
 	for i := range c.Attempts {
 		attempts[c.Attempts[i].ID] = true
 	}
-	kept := history.History{Clock: h.Clock}
-	for _, part := range []struct {
-		ops  []history.Op
-		keep func(o *history.Op) bool
-	}{
-		{h.Until(l.cut).Ops, func(o *history.Op) bool { return o.Begin <= l.cutOff }},
-		{h.Until(l.promoted).Ops, func(o *history.Op) bool { return o.Begin > l.cutOff && o.Begin <= l.promoted && o.End == 0 }},
-		{h.Ops, func(o *history.Op) bool { return o.Begin > l.promoted }},
-	} {
-		for _, o := range part.ops {
-			if part.keep(&o) && (o.Attempt == uuid.Nil || attempts[o.Attempt]) {
-				kept.Ops = append(kept.Ops, o)
-			}
+	kept, uncertain := history.History{Clock: h.Clock}, history.History{}
+	granted := map[uuid.UUID]bool{}
+	for _, o := range h.Ops {
+		switch {
+		case o.Attempt != uuid.Nil && !attempts[o.Attempt]: // it is gone
+		case o.End == 0 || o.End <= l.cut || o.End > l.promoted:
+			kept.Ops = append(kept.Ops, o)
+			granted[o.Attempt] = granted[o.Attempt] || o.Kind == history.Grant
+		case o.Begin <= l.cutOff:
+			uncertain.Ops = append(uncertain.Ops, o)
 		}
 	}
+	kept.Ops = slices.DeleteFunc(kept.Ops, func(o history.Op) bool { return o.Kind == history.Work && !granted[o.Attempt] })
+	kept.Ops = append(kept.Ops, uncertain.Until(l.cut).Ops...)
 	gone := 0
 	for i := range h.Ops {
 		o := &h.Ops[i]
