@@ -11,7 +11,18 @@ import (
 
 // refuseOthersWork keeps the drill from a database that is at work: its replicas would sweep what
 // others lease, and publish to the drill's NATS what others are to hear.
-func refuseOthersWork(ctx context.Context, db *pgxpool.Pool) error {
+func refuseOthersWork(ctx context.Context, db *pgxpool.Pool) (err error) {
+	for began := time.Now(); ; { // monotonic
+		// Sessions of servers that have just ended may still be there.
+		if err = othersWork(ctx, db); err == nil || time.Since(began) > sessionsEnd || !pause(ctx, lookAgain) {
+			return err
+		}
+	}
+}
+
+const sessionsEnd = 2 * time.Second
+
+func othersWork(ctx context.Context, db *pgxpool.Pool) error {
 	for _, look := range []struct{ query, why string }{
 		{`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasehold'`, "servers are connected to it"},
 		{`SELECT count(*) FROM executions WHERE ended_at IS NULL`, "executions in it have not ended"},

@@ -51,7 +51,8 @@ func List(to io.Writer) error {
 // course is one run of the command.
 type course struct {
 	cfg     Config
-	results map[string]Result // by name of the drill
+	started bool              // a drill
+	results map[string]Result // by its name
 }
 
 // Run runs drills and reports on them. The error is ErrFailed if one failed.
@@ -71,7 +72,9 @@ func Run(ctx context.Context, cfg Config) error {
 				rest = append(rest, d)
 			}
 		}
-		c.runGroup(ctx, scene, group)
+		if err := c.runGroup(ctx, scene, group); err != nil {
+			return err
+		}
 		chosen = rest
 	}
 	if ctx.Err() != nil {
@@ -90,8 +93,9 @@ func (c *course) skip(d drill) bool {
 	return true
 }
 
-// runGroup runs the drills of one scene. One that fails leaves a new stage to the next.
-func (c *course) runGroup(ctx context.Context, scene scene, group []drill) {
+// runGroup runs the drills of one scene. One that fails leaves a new stage to the next. The error
+// is that there is none at all.
+func (c *course) runGroup(ctx context.Context, scene scene, group []drill) error {
 	var s *stage
 	var over []*exercise
 	for _, d := range group {
@@ -100,13 +104,16 @@ func (c *course) runGroup(ctx context.Context, scene scene, group []drill) {
 		}
 		if s == nil {
 			var err error
-			if s, err = newStage(ctx, c.cfg, scene); err != nil {
+			if s, err = newStage(ctx, c.cfg, scene); err != nil && !c.started {
+				return err
+			} else if err != nil {
 				r := Result{Name: d.name, Line: d.line}
 				r.fail(err.Error())
 				c.keep(r)
 				continue
 			}
 		}
+		c.started = true
 		c.tell("%s: %s", d.name, d.line)
 		x := s.perform(ctx, d)
 		if over = append(over, x); x.err != nil || x.spent {
@@ -117,6 +124,7 @@ func (c *course) runGroup(ctx context.Context, scene scene, group []drill) {
 	if s != nil {
 		c.conclude(ctx, s, over)
 	}
+	return nil
 }
 
 // conclude judges the drills of a stage and ends it.
