@@ -112,11 +112,7 @@ func (c *crowd) work(name string, stop <-chan struct{}) {
 // workOn does a step: mostly well, sometimes until the lease has run out.
 func (c *crowd) workOn(name string, w *drill.Worker, l *leaseholdv1.Lease) {
 	stopped := c.recorder.Working(name, l)
-	progress := rand.Float64()
-	_, _ = c.any().Workers.RenewLease(c.ctx, &leaseholdv1.RenewLeaseRequest{ // in vain, perhaps
-		AttemptId: l.GetAttemptId(), LeaseVersion: l.GetLeaseVersion(), SessionId: w.Session, LeaseDuration: l.GetLeaseDuration(),
-		Progress: &progress, ProgressMessage: fmt.Sprint(progress), Checkpoint: drill.JSON(fmt.Sprint(progress)),
-	})
+	c.renew(w, l)
 	report := done()
 	switch p := rand.Float64(); {
 	case p < 0.08:
@@ -125,6 +121,7 @@ func (c *crowd) workOn(name string, w *drill.Worker, l *leaseholdv1.Lease) {
 		report = drill.Released("not now", 0)
 	case p < 0.20:
 		c.pause(1500 * time.Millisecond) // longer than the lease
+		c.renew(w, l)
 	}
 	stopped()
 	for range 3 { // again and again, also where nobody knows whether it was done
@@ -139,6 +136,16 @@ func (c *crowd) workOn(name string, w *drill.Worker, l *leaseholdv1.Lease) {
 			return
 		}
 	}
+}
+
+// renew renews a lease, with progress and a checkpoint that no other renewal has. It may be too
+// late.
+func (c *crowd) renew(w *drill.Worker, l *leaseholdv1.Lease) {
+	progress := rand.Float64()
+	_, _ = c.any().Workers.RenewLease(c.ctx, &leaseholdv1.RenewLeaseRequest{ // what is answered is recorded
+		AttemptId: l.GetAttemptId(), LeaseVersion: l.GetLeaseVersion(), SessionId: w.Session, LeaseDuration: l.GetLeaseDuration(),
+		Progress: &progress, ProgressMessage: fmt.Sprint(progress), Checkpoint: drill.JSON(fmt.Sprint(progress)),
+	})
 }
 
 // operate cancels, terminates, retries and looks at executions.

@@ -41,8 +41,8 @@ func counts(state string) bool {
 	}
 }
 
-// Committed is what the tables hold, all of one instant. Its rows are small, without payloads:
-// a step has its attempts' places in 200 bytes each.
+// Committed is what the tables hold, all of one instant. Its rows have 32 to 220 bytes each,
+// without payloads and free texts.
 type Committed struct {
 	Namespace string // of all rows; empty: of every namespace
 	// EventTypes are those that are written at all (setting --events). Nil: every type.

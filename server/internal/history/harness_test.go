@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	patient = 90 * time.Second // for what has to come, on a slow machine
+	patient = 4 * time.Minute  // for what has to come, on a slow machine
 	long    = 10 * time.Minute // a lease that does not end within a test
 	work    = "work"
 )

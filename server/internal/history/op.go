@@ -90,7 +90,7 @@ type Op struct {
 	Number    int32     `json:"number,omitempty"`  // of the attempt; of an enqueue: how many steps
 
 	Namespace string `json:"namespace,omitempty"`
-	Key       string `json:"key,omitempty"` // idempotency key, or request id
+	Key       string `json:"key,omitempty"` // idempotency key, request id, or the method of an Other
 	Created   bool   `json:"created,omitempty"`
 	Replayed  bool   `json:"replayed,omitempty"`
 

@@ -53,7 +53,9 @@ func (r *Recorder) Unary(client string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		ops := asked(req)
 		for i := range ops {
-			ops[i].Client = client
+			if ops[i].Client = client; ops[i].Kind == Other {
+				ops[i].Key = method
+			}
 		}
 		id := r.begin(ops)
 		err := invoke(ctx, method, req, reply, cc, opts...)

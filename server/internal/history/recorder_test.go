@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -116,6 +117,43 @@ func TestRecorder_LeavesOutWhatSaysNothing(t *testing.T) {
 	}
 }
 
+// fakeStream ends at once.
+type fakeStream struct {
+	grpc.ClientStream
+	err error
+}
+
+func (s fakeStream) RecvMsg(any) error { return s.err }
+
+// TestRecorder_StreamsThatEndInBugs: of streams only those are kept, how ever they came to be.
+func TestRecorder_StreamsThatEndInBugs(t *testing.T) {
+	t.Parallel()
+	r := &history.Recorder{}
+	for _, err := range []error{io.EOF, status.Error(codes.Unavailable, "gone"), status.Error(codes.Internal, "a bug")} {
+		for _, opens := range []bool{true, false} {
+			if !opens && errors.Is(err, io.EOF) {
+				continue // none fails so
+			}
+			stream, got := r.Stream("me")(t.Context(), nil, nil, "/watch", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				if opens {
+					return fakeStream{err: err}, nil
+				}
+				return nil, err
+			})
+			if opens {
+				got = stream.RecvMsg(nil)
+			}
+			if !errors.Is(got, err) {
+				t.Errorf("a stream that ended with %v told %v", err, got)
+			}
+		}
+	}
+	ops := slices.DeleteFunc(r.History().Ops, func(o history.Op) bool { return o.Code == codes.Internal && o.Key == "/watch" })
+	if n := len(r.History().Ops); n != 2 || len(ops) != 0 {
+		t.Errorf("%d were kept, of which %v are no bugs", n, ops)
+	}
+}
+
 // TestRecorder_ManyAtOnce: no op is lost, and those under way are there, as unknown.
 func TestRecorder_ManyAtOnce(t *testing.T) {
 	t.Parallel()
@@ -203,19 +241,6 @@ func TestHistory_BadLines(t *testing.T) {
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
-
-// TestHistory_AsLines: a real history survives being written and read.
-func TestHistory_AsLines(t *testing.T) {
-	t.Parallel()
-	h := tellStory(t).History
-	var text bytes.Buffer
-	if err := h.Write(&text); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(h, must[history.History](t)(history.Read(&text))); diff != "" {
-		t.Error(diff)
-	}
-}
 
 // TestClock_IsShared: an instant of another process lies between two of ours.
 func TestClock_IsShared(t *testing.T) {

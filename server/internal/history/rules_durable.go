@@ -11,10 +11,10 @@ import (
 func (b *book) durable() {
 	for i := range b.h.Ops {
 		o := &b.h.Ops[i]
-		switch {
-		case o.Outcome == Refused:
+		switch o.Outcome {
+		case Refused:
 			b.notFound(o)
-		case o.Outcome == OK:
+		case OK:
 			b.isThere(o)
 		}
 	}
@@ -49,6 +49,13 @@ func (b *book) attemptIsThere(o *Op, a *Attempt) {
 	case Grant:
 		if a.Step != o.Step || a.Number != o.Number || a.Session != o.Session {
 			b.broken(ruleDurable, "%s: the attempt is number %d of step %s, of session %s", o, a.Number, a.Step, a.Session)
+		}
+		if a.Reason == "undelivered" {
+			b.broken(ruleOneLease, "%s was answered, and taken back as if it had not been", o)
+		}
+	case Renew:
+		if a.Session != o.Session {
+			b.broken(ruleOneLease, "%s, of session %s, renewed a lease of session %s", o, o.Session, a.Session)
 		}
 	case Report:
 		b.reportIsThere(o, a)

@@ -133,7 +133,7 @@ func (b *book) usesOf(a *Attempt, calls []*Op) []porcupine.Operation {
 			ops = append(ops, operation(useReport, o.Version, o.Begin, o.End))
 		case o.Kind == Renew && o.Outcome == OK:
 			ops = append(ops, operation(useRenew, o.Version, o.Begin, o.End))
-		case o.late() && !(o.Kind == Renew && o.Reason == reasonSession):
+		case o.late() && (o.Kind != Renew || o.Reason != reasonSession):
 			ops = append(ops, operation(useLate, o.Version, o.Begin, o.End))
 		}
 	}

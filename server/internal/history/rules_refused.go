@@ -14,29 +14,41 @@ func (b *book) refused() {
 }
 
 // reportAsked: an attempt whose grant was seen, and which its worker is said to have ended, was
-// ended by a call that was seen too, and not refused.
+// ended by a call that was seen too, and not refused. Its output came with it.
 func (b *book) reportAsked(a *Attempt) {
 	if !a.Reported {
 		return
 	}
-	granted, refused := false, false
+	granted, refused, half := false, false, false
 	for _, o := range b.opsOf(a.ID) {
 		switch {
 		case o.Kind == Grant:
 			granted = true
 		case o.Kind != Report || o.Version != a.Version || o.Result != a.State:
-		case o.may():
-			return
-		default:
+		case !o.may():
 			refused = true
+		case a.State == succeeded && b.outputOf(a) != o.Output:
+			half = true
+		default:
+			return
 		}
 	}
 	switch {
+	case half:
+		b.broken(ruleWhole, "attempt %s is %s, its output %x is of no report", a.ID, a.State, b.outputOf(a))
 	case refused:
 		b.broken(ruleRefused, "attempt %s is %s, as a report said that was refused", a.ID, a.State)
 	case granted:
 		b.broken(ruleRefused, "attempt %s is %s by a report that nobody made", a.ID, a.State)
 	}
+}
+
+// outputOf is the output of an attempt's step.
+func (b *book) outputOf(a *Attempt) Digest {
+	if s := b.step[a.Step]; s != nil {
+		return s.Output
+	}
+	return 0
 }
 
 // controlAsked: where a cancel, terminate, retry or revocation was refused, it is only there if

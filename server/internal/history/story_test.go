@@ -1,11 +1,13 @@
 package history_test
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -252,11 +254,17 @@ func (s *teller) refused() {
 	expect(err, "OUTCOME_ALREADY_RECORDED")
 }
 
-// TestCheck_KeepsAGoodStory: what the service does is no violation, as a whole and cut off
-// anywhere, loaded by namespace or not, and as read from lines.
-func TestCheck_KeepsAGoodStory(t *testing.T) {
+// TestStory tells one story, and looks at it in several ways.
+func TestStory(t *testing.T) {
 	t.Parallel()
 	s := tellStory(t)
+	t.Run("Check_KeepsIt", s.isKept)
+	t.Run("Check_RejectsEachRule", s.isRejectedWhenBroken)
+	t.Run("History_AsLines", s.survivesAsLines)
+}
+
+// isKept: what the service does is no violation, as a whole and cut off anywhere.
+func (s story) isKept(t *testing.T) {
 	none(t, "finished", history.CheckFinished(s.History, s.Committed))
 	none(t, "as it is", history.Check(s.History, s.Committed))
 	if len(s.History.Ops) < 60 || len(s.History.Deliveries) < len(s.Committed.Events) || len(s.Committed.Events) < 70 {
@@ -264,5 +272,16 @@ func TestCheck_KeepsAGoodStory(t *testing.T) {
 	}
 	for _, o := range s.History.Ops { // fewer answers than there were: less is known, but nothing is wrong
 		none(t, "as known then", history.Check(s.History.Until(o.Begin), s.Committed))
+	}
+}
+
+// survivesAsLines: a real history can be written and read again.
+func (s story) survivesAsLines(t *testing.T) {
+	var text bytes.Buffer
+	if err := s.History.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.History, must[history.History](t)(history.Read(&text))); diff != "" {
+		t.Error(diff)
 	}
 }
