@@ -83,7 +83,7 @@ func badArrowWithin(name, target string, targetInner bool) string {
 		return "the domain imports nothing of ours"
 	case name == "scheduler" || name == "outbox":
 		return unless(targetInner && target == "task", "the application imports only the domain")
-	case name == "devpg" || name == "history":
+	case slices.Contains(equipment, name):
 		return unless(!targetInner, "it imports nothing of the server's")
 	case slices.Contains(adapters, name):
 		return unless(!targetInner || target == "task" || target == "scheduler" || target == "outbox", "adapters import the application and the domain, never each other")
@@ -95,6 +95,8 @@ func badArrowWithin(name, target string, targetInner bool) string {
 var (
 	adapters = []string{"postgres", "natspub", "webhook", "grpcapi", "telemetry", "memstore"}
 	commands = []string{"drill", "demo", "bench", "execworker", "builtin", "testdb", "testsink", "storetest"}
+	// What commands and tests share of processes, networks and sinks knows nothing of the service.
+	equipment = []string{"devpg", "history", "subprocess", "netfault", "broker"}
 )
 
 func unless(ok bool, why string) string {

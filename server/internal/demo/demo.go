@@ -127,7 +127,7 @@ func (d *demo) play(ctx context.Context) error {
 	acts, ctx := errgroup.WithContext(ctx)
 	playing, curtain := context.WithCancel(ctx)
 	acts.Go(func() error { return d.watch(playing) })
-	acts.Go(func() error { return d.shop.run(playing, d.broker.js, d.tell) })
+	acts.Go(func() error { return d.shop.run(playing, d.broker.JetStream, d.tell) })
 	acts.Go(func() error { return d.freeze(playing) })
 	acts.Go(func() error {
 		defer curtain()
@@ -152,18 +152,18 @@ func (d *demo) story(ctx context.Context) error {
 	if err := d.await(ctx, d.sent, all/10); err != nil {
 		return err
 	}
-	if err := d.replicas[deadReplica].kill(); err != nil {
+	if err := d.replicas[deadReplica].Kill(); err != nil {
 		return err
 	}
-	d.tell("%d are sent; %s is killed (SIGKILL)", all/10, d.replicas[deadReplica].name)
-	text, err := d.workers[deadWorker].line(ctx)
+	d.tell("%d are sent; %s is killed (SIGKILL)", all/10, d.replicas[deadReplica].Name)
+	text, err := d.workers[deadWorker].Line(ctx)
 	if err != nil {
 		return err
 	}
-	if err := d.workers[deadWorker].kill(); err != nil {
+	if err := d.workers[deadWorker].Kill(); err != nil {
 		return err
 	}
-	d.tell("%s has sent %s and not yet reported it; it is killed (SIGKILL)", d.workers[deadWorker].name, strings.TrimPrefix(text, delivered+" "))
+	d.tell("%s has sent %s and not yet reported it; it is killed (SIGKILL)", d.workers[deadWorker].Name, strings.TrimPrefix(text, delivered+" "))
 	if err := d.await(ctx, d.issued, all); err != nil {
 		return err
 	}
@@ -225,17 +225,17 @@ func (d *demo) freeze(ctx context.Context) error {
 	p := d.workers[sleeper]
 	var key, id string
 	var version int64
-	text, err := p.line(ctx)
+	text, err := p.Line(ctx)
 	if err == nil {
 		_, err = fmt.Sscanf(text, holding+" %s %s %d", &key, &id, &version)
 	}
 	if err != nil {
-		return fmt.Errorf("freeze %s: %w", p.name, err)
+		return fmt.Errorf("freeze %s: %w", p.Name, err)
 	}
-	if err := p.signal(syscall.SIGSTOP); err != nil {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	d.tell("%s holds %s with lease version %d; it is frozen (SIGSTOP)", p.name, key, version)
+	d.tell("%s holds %s with lease version %d; it is frozen (SIGSTOP)", p.Name, key, version)
 	done := func(ctx context.Context) (int64, error) {
 		answer, err := d.shop.executions.GetExecution(ctx, &leaseholdv1.GetExecutionRequest{ExecutionId: id})
 		if err != nil || answer.GetExecution().GetState() != leaseholdv1.ExecutionState_EXECUTION_STATE_SUCCEEDED {
@@ -246,11 +246,11 @@ func (d *demo) freeze(ctx context.Context) error {
 	if err := d.await(ctx, done, 1); err != nil {
 		return err
 	}
-	d.tell("another worker has sent %s; %s wakes up (SIGCONT)", key, p.name)
-	if err := p.signal(syscall.SIGCONT); err != nil {
+	d.tell("another worker has sent %s; %s wakes up (SIGCONT)", key, p.Name)
+	if err := p.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}
-	if text, err = p.line(ctx); err != nil {
+	if text, err = p.Line(ctx); err != nil {
 		return err
 	}
 	d.tell("it sends %s all the same: %s", key, strings.TrimPrefix(text, delivered+" "))
@@ -298,7 +298,7 @@ func (d *demo) settle(ctx context.Context) error {
 		if err := d.server.QueryRow(ctx, `SELECT count(*) FROM outbox_heads`).Scan(&open); err != nil || open > 0 {
 			return 0, err
 		}
-		durable, err := d.broker.js.Consumer(ctx, stream, durableName)
+		durable, err := d.broker.JetStream.Consumer(ctx, stream, durableName)
 		if err != nil {
 			return 0, fmt.Errorf("look at the stream: %w", err)
 		}
@@ -309,7 +309,7 @@ func (d *demo) settle(ctx context.Context) error {
 		return 1, nil
 	}
 	if n, err := settled(ctx); err == nil && n == 0 {
-		d.tell("events that %s had claimed and did not confirm come again, after 30 s at most", d.replicas[deadReplica].name)
+		d.tell("events that %s had claimed and did not confirm come again, after 30 s at most", d.replicas[deadReplica].Name)
 	}
 	if err := d.await(ctx, settled, 1); err != nil {
 		return err

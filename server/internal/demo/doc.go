@@ -12,6 +12,5 @@
 //	demo.go      the story: who is killed and frozen, and when
 //	verdict.go   how it is judged, from tables that know nothing of the server's claims
 //
-// The rest is stagecraft: stage.go starts the parts, process.go the processes among them,
-// broker.go NATS, dial.go the connections.
+// The rest is stagecraft: stage.go starts the parts, dial.go the connections.
 package demo

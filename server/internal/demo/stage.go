@@ -17,7 +17,9 @@ import (
 
 	"github.com/leasehold/leasehold/api/client"
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
+	"github.com/leasehold/leasehold/server/internal/broker"
 	"github.com/leasehold/leasehold/server/internal/devpg"
+	"github.com/leasehold/leasehold/server/internal/subprocess"
 )
 
 const (
@@ -31,10 +33,10 @@ type stage struct {
 	cfg       Config
 	folder    string // logs of the processes, and NATS's files
 	pg        *devpg.Server
-	broker    *broker
-	replicas  []*process
+	broker    *broker.Broker
+	replicas  []*subprocess.Process
 	addresses []string // of the replicas
-	workers   []*process
+	workers   []*subprocess.Process
 	clients   []*client.Client
 
 	server  *pgxpool.Pool // the server's database
@@ -64,7 +66,7 @@ func (s *stage) startStores(ctx context.Context) (err error) {
 	if s.pg, err = devpg.Start(ctx, devpg.Config{Ephemeral: true, Binaries: binaries}); err != nil {
 		return err
 	}
-	s.broker, err = startBroker(s.folder)
+	s.broker, err = broker.Start(s.folder)
 	return err
 }
 
@@ -107,25 +109,30 @@ func (s *stage) createDatabase(ctx context.Context, name, schema string) (string
 	return u.String(), nil
 }
 
+// start runs our own program as another process.
+func (s *stage) start(name string, env []string, args ...string) (*subprocess.Process, error) {
+	return subprocess.Start(subprocess.Config{Program: s.cfg.Program, Folder: s.folder, Name: name, Env: env, Args: args})
+}
+
 func (s *stage) startReplicas(ctx context.Context) error {
 	// Secrets go by the environment: arguments can be read by everybody on the machine.
 	env := []string{"LEASEHOLD_DATABASE_URL=" + s.pg.URL(), "LEASEHOLD_HTTP_LISTEN=off"}
 	for i := range replicaCount {
-		p, err := startProcess(s.cfg.Program, s.folder, fmt.Sprintf("replica-%d", i+1), env,
-			"serve", "--migrate", "--listen=127.0.0.1:0", "--sink="+s.broker.url(), "--nats-create-stream="+stream)
+		p, err := s.start(fmt.Sprintf("replica-%d", i+1), env,
+			"serve", "--migrate", "--listen=127.0.0.1:0", "--sink="+s.broker.URL(), "--nats-create-stream="+stream)
 		if err != nil {
 			return err
 		}
 		s.replicas = append(s.replicas, p)
 	}
 	for _, p := range s.replicas {
-		text, err := p.line(ctx)
+		text, err := p.Line(ctx)
 		if err != nil {
 			return err
 		}
 		var ready struct{ Listen string }
 		if err := json.Unmarshal([]byte(text), &ready); err != nil {
-			return fmt.Errorf("%s says %q: %w", p.name, text, err)
+			return fmt.Errorf("%s says %q: %w", p.Name, text, err)
 		}
 		s.addresses = append(s.addresses, ready.Listen)
 	}
@@ -147,7 +154,7 @@ func (s *stage) startWorkers(context.Context) error {
 		case deadWorker:
 			args = append(args, "--fate="+FateDie)
 		}
-		p, err := startProcess(s.cfg.Program, s.folder, fmt.Sprintf("worker-%d", i+1), env, args...)
+		p, err := s.start(fmt.Sprintf("worker-%d", i+1), env, args...)
 		if err != nil {
 			return err
 		}
@@ -168,11 +175,11 @@ func (s *stage) client(first int) (leaseholdv1.ExecutionServiceClient, error) {
 
 // watch returns an error when a process ends by itself.
 func (s *stage) watch(ctx context.Context) error {
-	ended := make(chan *process)
-	for _, p := range append(append([]*process(nil), s.replicas...), s.workers...) {
+	ended := make(chan *subprocess.Process)
+	for _, p := range append(append([]*subprocess.Process(nil), s.replicas...), s.workers...) {
 		go func() {
 			select {
-			case <-p.exited:
+			case <-p.Exited():
 				select {
 				case ended <- p:
 				case <-ctx.Done():
@@ -184,8 +191,8 @@ func (s *stage) watch(ctx context.Context) error {
 	for {
 		select {
 		case p := <-ended:
-			if !p.ending.Load() {
-				return fmt.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
+			if err := p.ByItself(); err != nil {
+				return err
 			}
 		case <-ctx.Done():
 			return nil
@@ -199,10 +206,10 @@ func (s *stage) tearDown(keepLogs bool) error {
 	for _, c := range s.clients {
 		_ = c.Close() // It cannot fail but for a second time.
 	}
-	for _, group := range [][]*process{s.workers, s.replicas} {
+	for _, group := range [][]*subprocess.Process{s.workers, s.replicas} {
 		var stopping sync.WaitGroup
 		for _, p := range group {
-			stopping.Go(p.stop)
+			stopping.Go(p.Stop)
 		}
 		stopping.Wait()
 	}
@@ -212,7 +219,7 @@ func (s *stage) tearDown(keepLogs bool) error {
 		}
 	}
 	if s.broker != nil {
-		s.broker.stop()
+		s.broker.Stop()
 	}
 	var errs []error
 	if s.pg != nil {

@@ -35,6 +35,10 @@ type Config struct {
 	// Settings are added to postgresql.conf, and win over our own, but for those
 	// that say where the server listens and keeps its data.
 	Settings map[string]string
+	// StandbyOf makes a new folder a copy of that server, which must be up, and
+	// follows it: asynchronously, as long as the setting synchronous_standby_names
+	// there is empty. Binaries and Settings are the primary's if they are not given.
+	StandbyOf *Server
 	// Supervise starts PostgreSQL again, on the same port, when it ends by
 	// itself.
 	Supervise bool
@@ -82,6 +86,14 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 		c.DataDir = dir
+	}
+	if primary := c.StandbyOf; primary != nil {
+		if c.Binaries == (Binaries{}) {
+			c.Binaries = primary.bin
+		}
+		if c.Settings == nil {
+			c.Settings = primary.cfg.Settings
+		}
 	}
 	return c, checkSettings(c.Settings)
 }
@@ -147,5 +159,6 @@ func quoteSetting(value string) string {
 // root); over loopback, which every user of the machine can reach, a password.
 const hbaConf = `# Written by leasehold at each start.
 local all all trust
+local replication all trust
 host all all 127.0.0.1/32 scram-sha-256
 `

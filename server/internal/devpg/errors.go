@@ -11,6 +11,9 @@ import (
 // folder is gone.
 var ErrRemoved = errors.New("the ephemeral data folder was removed when the server was stopped")
 
+// ErrNoBasebackup says that the program which copies a primary is not installed.
+var ErrNoBasebackup = errors.New("there is no pg_basebackup")
+
 // NotFoundError says that this machine has no PostgreSQL that is new enough.
 type NotFoundError struct {
 	// Older lists what was found but is older than MinMajor.

@@ -11,10 +11,10 @@ import (
 
 const initPrefix = "init-"
 
-// initialise makes PostgreSQL's folder if it is absent. It is made under another
-// name and renamed when whole, so that a kill in between leaves none that is
-// half made.
-func (f *folder) initialise(ctx context.Context, bin Binaries, sync bool) error {
+// initialise has PostgreSQL's folder made if it is absent. It is made under
+// another name and renamed when whole, so that a kill in between leaves none that
+// is half made.
+func (f *folder) initialise(ctx context.Context, fill func(ctx context.Context, target string) error) error {
 	halves, _ := filepath.Glob(filepath.Join(f.path, initPrefix+"*")) // The only error is a malformed pattern.
 	for _, half := range halves {
 		if err := removeAll(half); err != nil {
@@ -33,7 +33,7 @@ func (f *folder) initialise(ctx context.Context, bin Binaries, sync bool) error 
 		return err
 	}
 	made := filepath.Join(half, "pgdata")
-	if err := f.initdb(ctx, bin, made, sync); err != nil {
+	if err := fill(ctx, made); err != nil {
 		return err
 	}
 	if err := os.Rename(made, f.pgdata()); err != nil {
@@ -52,9 +52,15 @@ func (f *folder) initdb(ctx context.Context, bin Binaries, target string, sync b
 	if !sync {
 		args = append(args, "--no-sync")
 	}
+	return f.tool(ctx, filepath.Dir(target), bin.initdb(), args...)
+}
+
+// tool runs one of PostgreSQL's programs to its end, as the server's user.
+func (f *folder) tool(ctx context.Context, dir, program string, args ...string) error {
+	name := filepath.Base(program)
 	var output bytes.Buffer
-	cmd := exec.Command(bin.initdb(), args...)
-	cmd.Dir = filepath.Dir(target)
+	cmd := exec.Command(program, args...)
+	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = &output, &output
 	c, err := startChild(cmd, f.who, true)
 	if err != nil {
@@ -64,10 +70,10 @@ func (f *folder) initdb(ctx context.Context, bin Binaries, target string, sync b
 	case <-c.exited:
 	case <-ctx.Done():
 		c.killGroup()
-		return fmt.Errorf("initdb: %w", context.Cause(ctx))
+		return fmt.Errorf("%s: %w", name, context.Cause(ctx))
 	}
 	if c.err != nil {
-		return &StartError{Err: fmt.Errorf("initdb: %w", c.err), LogTail: lastLines(output.Bytes())}
+		return &StartError{Err: fmt.Errorf("%s: %w", name, c.err), LogTail: lastLines(output.Bytes())}
 	}
 	return nil
 }

@@ -32,7 +32,11 @@ func readPIDFile(pgdata string) (pidFile, error) {
 	if err != nil {
 		return pidFile{}, nil // Empty, or being written.
 	}
-	return pidFile{pid: pid, ready: len(lines) >= 8 && strings.TrimSpace(lines[7]) == "ready"}, nil
+	state := ""
+	if len(lines) >= 8 {
+		state = strings.TrimSpace(lines[7])
+	}
+	return pidFile{pid: pid, ready: state == "ready" || state == "standby"}, nil
 }
 
 // disarmPIDFile makes the file of a server that is gone harmless. PostgreSQL

@@ -83,7 +83,7 @@ func (s *Server) firstStart(ctx context.Context) error {
 	if err := endOrphans(ctx, s.folder.path, s.folder.pgdata()); err != nil {
 		return err
 	}
-	if err := s.folder.initialise(ctx, s.bin, !s.cfg.Ephemeral); err != nil {
+	if err := s.folder.initialise(ctx, s.fill); err != nil {
 		return err
 	}
 	if err := s.folder.rotateLog(); err != nil {

@@ -51,6 +51,11 @@ func TestCheck_SeesWhatIsBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, name := range rulesOfTime() {
+		if !seen[name] {
+			t.Errorf("%q is no rule", name)
+		}
+	}
 	for _, r := range rules {
 		if !seen[r.rule] {
 			t.Errorf("nothing breaks the rule %q", r.rule)
@@ -89,5 +94,30 @@ func breakages() []struct{ rule, statement string } {
 		{"only a waiting step is asked for", `UPDATE scheduling_requests SET attempt_number = attempt_number + 1`},
 		{"no lease is over", `UPDATE leases SET expires_at = now() - interval '1 h'`},
 		{"no rule of time is overlooked", `INSERT INTO timers SELECT id, 'DEADLINE', id, now() - interval '1 h' FROM executions`},
+	}
+}
+
+// TestCheckPart_SeesItsNamespaceOnly: what is broken is found in its own namespace, all the same
+// by every rule, and not in another one. Broken once: narrow without the view of executions.
+func TestCheckPart_SeesItsNamespaceOnly(t *testing.T) {
+	t.Parallel()
+	w := newPair(t)
+	w.enqueue(graph(step("a")))
+	conn, err := pgx.Connect(w.ctx, w.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(w.ctx)
+	if _, err := conn.Exec(w.ctx, `UPDATE executions SET open_steps = 2`); err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]bool{"default": true, "other": false} {
+		found, err := CheckPart(w.ctx, w.url, Part{Namespace: namespace})
+		if err != nil || (len(found) > 0) != want {
+			t.Errorf("in %s: %q, %v, want some: %v", namespace, found, err, want)
+		}
+	}
+	if _, err := conn.Exec(w.ctx, `UPDATE executions SET open_steps = 1`); err != nil { // as it was
+		t.Error(err)
 	}
 }

@@ -169,3 +169,11 @@ SELECT format('attempt %s, since %s', attempt_id, now() - expires_at) FROM lease
 SELECT format('%s of execution %s, since %s', kind, execution_id, now() - fires_at) FROM timers WHERE fires_at < now() - interval '5 seconds'`},
 	}
 }
+
+// rulesOfTime are those that compare instants of PostgreSQL's clock.
+func rulesOfTime() []string {
+	return []string{
+		"attempts of a step do not overlap", "an attempt ends after it began", "a worker never has more live attempts than slots",
+		"a step starts after its parents succeeded", "an attempt starts when it is due", "no lease is over", "no rule of time is overlooked",
+	}
+}

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // proxy stands between a store and PostgreSQL, and cuts one connection at a COMMIT.
@@ -196,4 +199,13 @@ func (p *proxy) cutOnce(c cutting, after func(), call func() error) {
 	if n := p.done() - before; n != 1 {
 		p.t.Fatalf("%d commits were cut in %v, want 1", n, time.Since(began))
 	}
+}
+
+func portOf(t *testing.T, url string) string {
+	t.Helper()
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(c.Port)
 }

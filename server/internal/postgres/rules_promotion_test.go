@@ -2,14 +2,9 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,115 +32,31 @@ func ownServer(t *testing.T, settings map[string]string) *devpg.Server {
 	return pg
 }
 
-// standby is a copy of a primary that follows it asynchronously, as PostgreSQL's own tools make it.
+// standby is a copy of a primary that follows it asynchronously.
 type standby struct {
-	t    *testing.T
-	dir  string
-	port string
-	url  string
-	who  *syscall.Credential // nil: ourselves
-	bin  string
+	*devpg.Server
+	t *testing.T
 }
 
 func newStandby(t *testing.T, primary *devpg.Server) *standby {
 	t.Helper()
-	real, err := filepath.EvalSymlinks(filepath.Join(primary.Binaries().Dir, "postgres"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	follower, err := devpg.Start(ctx, devpg.Config{Ephemeral: true, StandbyOf: primary})
+	if errors.Is(err, devpg.ErrNoBasebackup) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &standby{t: t, bin: filepath.Dir(real)}
-	for _, program := range []string{"pg_basebackup", "postgres"} {
-		if _, err := os.Stat(filepath.Join(b.bin, program)); err != nil {
-			t.Skipf("no %s beside the other programs: %v", program, err)
-		}
-	}
-	b.admitReplication(primary.URL())
-	parent, err := os.MkdirTemp("", "leasehold-standby-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(parent) })
-	if b.who != nil {
-		if err := os.Chown(parent, int(b.who.Uid), int(b.who.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.dir = filepath.Join(parent, "data")
-	b.port = freePort(t)
-	b.url = strings.Replace(primary.URL(), portOf(t, primary.URL()), b.port, 1)
-	out, err := b.command("pg_basebackup", "-d", primary.URL(), "-D", b.dir, "-R", "-X", "stream", "-c", "fast").CombinedOutput()
-	if err != nil {
-		t.Fatalf("pg_basebackup: %v\n%s", err, out)
-	}
-	b.start()
-	return b
-}
-
-// admitReplication lets the loopback copy the primary, and finds out whose files they are.
-func (b *standby) admitReplication(url string) {
-	b.t.Helper()
-	conn, err := pgx.Connect(b.t.Context(), url)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	var hba, data string
-	if err := conn.QueryRow(b.t.Context(), "SELECT current_setting('hba_file'), current_setting('data_directory')").Scan(&hba, &data); err != nil {
-		b.t.Fatal(err)
-	}
-	f, err := os.OpenFile(hba, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := f.WriteString("host replication all 127.0.0.1/32 scram-sha-256\n"); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := conn.Exec(b.t.Context(), "SELECT pg_reload_conf()"); err != nil {
-		b.t.Fatal(err)
-	}
-	info, err := os.Stat(data)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() {
-		b.who = &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}
-	}
-}
-
-func (b *standby) command(program string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(b.bin, program), args...)
-	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.who, Setpgid: true}
-	return cmd
-}
-
-func (b *standby) start() {
-	b.t.Helper()
-	cmd := b.command("postgres", "-D", b.dir, "-c", "port="+b.port, "-c", "unix_socket_directories=", "-c", "listen_addresses=127.0.0.1")
-	if err := cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // at once; nothing is to be kept
-		_ = cmd.Wait()
-	})
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if err := b.exec("SELECT 1"); err == nil {
-			return
-		} else if time.Now().After(deadline) {
-			b.t.Fatalf("the standby did not start: %v", err)
-		}
-	}
+	t.Cleanup(func() { _ = follower.Stop(context.Background()) })
+	return &standby{Server: follower, t: t}
 }
 
 func (b *standby) exec(statements ...string) error {
 	ctx, cancel := context.WithTimeout(b.t.Context(), 60*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, b.url)
+	conn, err := pgx.Connect(ctx, b.URL())
 	if err != nil {
 		return err
 	}
@@ -156,26 +67,6 @@ func (b *standby) exec(statements ...string) error {
 		}
 	}
 	return nil
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
-func portOf(t *testing.T, url string) string {
-	t.Helper()
-	c, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprint(c.Port)
 }
 
 // Rule 8. A standby that had not received the last grants is promoted. What it draws is greater
@@ -210,7 +101,7 @@ func TestLeaseVersion_GrowsOverAPromotion(t *testing.T) {
 	s.sql.Close()
 	s.store.Close()
 	primary.Kill()
-	if err := b.exec("SELECT pg_promote(true, 60)"); err != nil {
+	if err := b.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b.grantsAbove(highest)
@@ -230,7 +121,7 @@ func (b *standby) waitFor(s *stand) error {
 // grantsAbove leases the same step anew on the promoted standby.
 func (b *standby) grantsAbove(highest int64) {
 	b.t.Helper()
-	s := standOn(b.t, b.url, postgres.Config{Events: task.AllEventTypes()})
+	s := standOn(b.t, b.URL(), postgres.Config{Events: task.AllEventTypes()})
 	s.exec("UPDATE leases SET expires_at = now() - interval '1 hour'")
 	if swept, err := s.store.ExpireLeases(b.t.Context(), scheduler.SweepBatch{}); err != nil || swept.Done != 1 {
 		b.t.Fatalf("sweep on the promoted standby: %v, %+v", err, swept)

@@ -21,7 +21,7 @@ func TestB57_TimeoutThenRetryWithTheKey(t *testing.T) {
 	alongside(t)
 	c := newCluster(t, clusterConfig{replicas: 1})
 	between := newProxy(t, c.replicas[0].addr)
-	p := dial(t, between.addr())
+	p := dial(t, between.Addr())
 	ask := func(key string, limit time.Duration) (*leaseholdv1.EnqueueExecutionResponse, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
@@ -32,7 +32,7 @@ func TestB57_TimeoutThenRetryWithTheKey(t *testing.T) {
 	if _, err := ask("warm", 10*time.Second); err != nil { // the connection is there
 		t.Fatal(err)
 	}
-	between.answerLate(200 * time.Millisecond)
+	between.AnswerLate(200 * time.Millisecond)
 	unheard := 0
 	keys := sized(10, 100)
 	for range keys {

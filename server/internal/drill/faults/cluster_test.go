@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasehold/leasehold/server/internal/devpg"
+	"github.com/leasehold/leasehold/server/internal/netfault"
 )
 
 // clusterConfig says what a cluster is made of. Zero values are usable.
@@ -34,8 +35,8 @@ type cluster struct {
 	t        *testing.T
 	pg       *devpg.Server // nil: the shared one
 	url      string
-	db       *pgxpool.Pool // the test's own look at the tables
-	proxies  []*proxy      // to PostgreSQL, one of each replica, if asked for
+	db       *pgxpool.Pool     // the test's own look at the tables
+	proxies  []*netfault.Proxy // to PostgreSQL, one of each replica, if asked for
 	replicas []*replica
 }
 
@@ -121,7 +122,7 @@ func (c *cluster) newReplica(i int, logs string, cfg clusterConfig) *replica {
 	}
 	u.User = url.UserPassword(role, "secret")
 	if i < len(c.proxies) {
-		u.Host = c.proxies[i].addr()
+		u.Host = c.proxies[i].Addr()
 	}
 	return &replica{t: c.t, name: name, role: role, url: u.String(), args: append([]string{"--sweep-interval", cfg.sweep.String()}, cfg.args...), program: cfg.program, logPath: filepath.Join(logs, name+".log")}
 }

@@ -21,8 +21,8 @@ func TestB75_EveryCommittedEventArrives(t *testing.T) {
 	n.Follow(arrived)
 	c := newRelayed(t, clusterConfig{behindProxies: true}, n.URL())
 	for _, p := range c.proxies { // the first connections, of the start, are quick
-		p.answerUnevenly(sized(100*time.Millisecond, 500*time.Millisecond))
-		p.cut()
+		p.AnswerUnevenly(sized(100*time.Millisecond, 500*time.Millisecond))
+		p.Cut()
 	}
 	l := startLoad(t, c, loadConfig{
 		producers: 20, workers: 30, slots: 20, executions: sized(60, 560), steps: sized(1, 10), tame: true,

@@ -6,7 +6,7 @@
 //
 //	processes_test.go    builds the server once, runs, kills, freezes and stops replicas
 //	cluster_test.go      a PostgreSQL and the replicas on it
-//	proxy_test.go        a TCP proxy that delays, holds back, cuts or silently drops
+//	proxy_test.go        a proxy of package netfault, which delays, holds back, cuts or drops
 //	calls_test.go        clients that fail over between replicas and record each answer
 //	load_test.go         producers; worker_test.go: workers, a third of whose attempts fail or lapse
 //	hand_test.go         workers led by hand, and client processes that can be killed

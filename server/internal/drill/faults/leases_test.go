@@ -79,10 +79,10 @@ func TestB08_PollOfADeadClient(t *testing.T) {
 	t.Run("cut", func(t *testing.T) {
 		t.Parallel()
 		between := newProxy(t, c.replicas[0].addr)
-		far := dial(t, between.addr())
+		far := dial(t, between.Addr())
 		answer := newHand(t, far, 1, "b08.cut").park(far, 30*time.Second, ttl)
 		time.Sleep(polled)
-		between.cut()
+		between.Cut()
 		if got := <-answer; status.Code(got.err) != codes.Unavailable {
 			t.Fatalf("the poll that was cut got %v, %v", got.leases, got.err)
 		}
@@ -91,10 +91,10 @@ func TestB08_PollOfADeadClient(t *testing.T) {
 	t.Run("packets dropped", func(t *testing.T) {
 		t.Parallel()
 		between := newProxy(t, c.replicas[0].addr)
-		far := dial(t, between.addr())
+		far := dial(t, between.Addr())
 		_ = newHand(t, far, 1, "b08.dropped").park(far, 30*time.Second, ttl) // nobody ever hears of it
 		time.Sleep(polled)
-		between.swallow()
+		between.Swallow()
 		within(t, "b08.dropped", ttl+sweepEvery+slack())
 	})
 }

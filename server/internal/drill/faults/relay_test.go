@@ -148,8 +148,8 @@ func heldNATS(t *testing.T) *moment {
 	between, arrived := newProxy(t, n.Addr()), &testsink.Record{}
 	n.Tap(arrived)
 	return &moment{
-		url: "nats://" + between.addr(), arrived: arrived, hold: func() { between.hold(true) },
-		reached: func() bool { return n.Messages() == 1 }, letGo: between.release,
+		url: "nats://" + between.Addr(), arrived: arrived, hold: func() { between.Hold(true) },
+		reached: func() bool { return n.Messages() == 1 }, letGo: between.Release,
 		after: func() {
 			if m := n.Messages(); m != 1 {
 				t.Errorf("the stream has %d messages, want 1: it knows the repeat by its id", m)
@@ -187,16 +187,16 @@ func killedBetween(t *testing.T, sink *moment, acknowledged bool) {
 	enqueue(t, dial(t, r.addr), 1, "nobody")
 	eventually(t, 20*time.Second, "the event in the sink", sink.reached)
 	if acknowledged {
-		database.hold(false) // it may ask, but PostgreSQL does not hear of it
+		database.Hold(false) // it may ask, but PostgreSQL does not hear of it
 		sink.letGo()
 		time.Sleep(300 * time.Millisecond) // the acknowledgement arrives; nobody tells when
 	}
 	r.kill()
-	database.cut() // and what it had asked last is lost with it
+	database.Cut() // and what it had asked last is lost with it
 	if !acknowledged {
 		sink.letGo()
 	}
-	database.release()
+	database.Release()
 	if n := c.events("PUBLISHING"); n != 1 {
 		t.Fatalf("%d events are PUBLISHING: the kill was not between publish and confirm", n)
 	}

@@ -16,6 +16,7 @@ import (
 
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 	sdk "github.com/leasehold/leasehold/api/worker"
+	"github.com/leasehold/leasehold/server/internal/netfault"
 )
 
 // runSDK starts a worker of the SDK in this process and stops it with the test.
@@ -112,13 +113,13 @@ func (d *cutting) order(p *peer, capability string) string {
 }
 
 // worker starts a worker, and returns its networks, one to each server.
-func (d *cutting) worker(name, capability string) []*proxy {
-	var networks []*proxy
+func (d *cutting) worker(name, capability string) []*netfault.Proxy {
+	var networks []*netfault.Proxy
 	cfg := sdk.Config{Slots: 2, LeaseDuration: cutLease, WaitTimeout: 2 * time.Second}
 	for _, r := range d.c.replicas {
 		n := newProxy(d.t, r.addr)
 		networks = append(networks, n)
-		cfg.Addresses = append(cfg.Addresses, n.addr())
+		cfg.Addresses = append(cfg.Addresses, n.Addr())
 	}
 	runSDK(d.t, cfg, capability, func(ctx context.Context, job *sdk.Job[any]) (string, error) {
 		return d.handle(ctx, job, fmt.Sprintf("attempt %d by %s", job.AttemptNumber(), name))
@@ -180,7 +181,7 @@ func (d *cutting) checkEnd(job *sdk.Job[any], what string, ended time.Time) {
 }
 
 // cutOnce does something to one worker's networks, for a while.
-func cutOnce(networks []*proxy) {
+func cutOnce(networks []*netfault.Proxy) {
 	time.Sleep(rand.N(1500 * time.Millisecond))
 	hit := networks
 	if rand.N(4) == 0 {
@@ -190,20 +191,20 @@ func cutOnce(networks []*proxy) {
 	for _, n := range hit {
 		switch kind {
 		case 0: // all connections break, and no new ones are made
-			n.refuse(true)
-			n.cut()
+			n.Refuse(true)
+			n.Cut()
 		case 1: // nothing gets through for now; it comes late
-			n.hold(true)
-			n.hold(false)
+			n.Hold(true)
+			n.Hold(false)
 		default: // connections are forgotten, and nobody is told
-			n.refuse(true)
-			n.lose()
+			n.Refuse(true)
+			n.Lose()
 		}
 	}
 	time.Sleep(rand.N(2 * cutLease))
 	for _, n := range hit {
-		n.refuse(false)
-		n.release()
+		n.Refuse(false)
+		n.Release()
 	}
 }
 

@@ -18,15 +18,15 @@ func TestRelay_SinkPausedDuringLoad(t *testing.T) {
 	n.PutStream(testsink.Subjects)
 	between, arrived := newProxy(t, n.Addr()), &testsink.Record{}
 	n.Follow(arrived)
-	c := newRelayed(t, clusterConfig{}, "nats://"+between.addr())
+	c := newRelayed(t, clusterConfig{}, "nats://"+between.Addr())
 	l := startLoad(t, c, loadConfig{producers: sized(2, 4), workers: sized(8, 30), executions: sized(60, 2_000), pause: sized(300*time.Millisecond, 100*time.Millisecond)})
 	l.progress(30*time.Second, "before the pause")
 	eventually(t, 30*time.Second, "some events in the stream", func() bool { return len(arrived.IDs()) > 50 })
 
 	var waiting int64
 	for _, silence := range []time.Duration{2 * time.Second, sized(12*time.Second, 30*time.Second)} {
-		between.hold(true)
-		between.hold(false)
+		between.Hold(true)
+		between.Hold(false)
 		began := time.Now()
 		l.progress(goOnLimit, "while the sink is silent")
 		time.Sleep(silence - time.Since(began))
@@ -35,9 +35,9 @@ func TestRelay_SinkPausedDuringLoad(t *testing.T) {
 			t.Error("no event waits: was the sink silent?")
 		}
 		if silence > 10*time.Second {
-			between.cut()
+			between.Cut()
 		}
-		between.release()
+		between.Release()
 	}
 	l.finish()
 	began := time.Now()

@@ -1,0 +1,98 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// refuseOthersWork keeps the drill from a database that is at work: its replicas would sweep what
+// others lease, and publish to the drill's NATS what others are to hear.
+func refuseOthersWork(ctx context.Context, db *pgxpool.Pool) (err error) {
+	for began := time.Now(); ; { // monotonic
+		// Sessions of servers that have just ended may still be there.
+		if err = othersWork(ctx, db); err == nil || time.Since(began) > sessionsEnd || !pause(ctx, lookAgain) {
+			return err
+		}
+	}
+}
+
+const sessionsEnd = 2 * time.Second
+
+func othersWork(ctx context.Context, db *pgxpool.Pool) error {
+	for _, look := range []struct{ query, why string }{
+		{`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasehold'`, "servers are connected to it"},
+		{`SELECT count(*) FROM executions WHERE ended_at IS NULL`, "executions in it have not ended"},
+		{`SELECT count(*) FROM outbox_events WHERE status NOT IN ('PUBLISHED', 'SKIPPED')`, "events in it are not published"},
+	} {
+		var n int64
+		if err := db.QueryRow(ctx, look.query).Scan(&n); err != nil {
+			return fmt.Errorf("look at the database: %w", err)
+		}
+		if n > 0 {
+			return fmt.Errorf("--database-url names a database that is at work: %d %s; use one that is not", n, look.why)
+		}
+	}
+	return nil
+}
+
+// removeTraces deletes what drills left in the user's database. Its servers are ended first.
+func (s *stage) removeTraces(ctx context.Context, over []*exercise) error {
+	s.stopAll()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	const executions = `(SELECT id FROM executions WHERE namespace = $1)`
+	const steps = `(SELECT id FROM steps WHERE execution_id IN ` + executions + `)`
+	var errs []error
+	for _, x := range over {
+		for _, statement := range []string{
+			`DELETE FROM payloads WHERE step_id IN ` + steps,
+			`DELETE FROM step_edges WHERE child_id IN ` + steps,
+			`DELETE FROM attempts WHERE step_id IN ` + steps,
+			`DELETE FROM scheduling_requests WHERE execution_id IN ` + executions,
+			`DELETE FROM leases WHERE execution_id IN ` + executions,
+			`DELETE FROM timers WHERE execution_id IN ` + executions,
+			`DELETE FROM timeline_entries WHERE execution_id IN ` + executions,
+			`DELETE FROM outbox_heads WHERE aggregate_id IN ` + executions,
+			`DELETE FROM outbox_events WHERE namespace = $1`,
+			`DELETE FROM steps WHERE execution_id IN ` + executions,
+			`DELETE FROM executions WHERE namespace = $1`,
+			`DELETE FROM workers WHERE namespace = $1`,
+			`DELETE FROM capabilities WHERE namespace = $1`,
+		} {
+			if _, err := s.db.Exec(ctx, statement, x.namespace); err != nil {
+				errs = append(errs, fmt.Errorf("remove what %s left: %w", x.drill.name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// makeClock puts the functions that tell the time before PostgreSQL's own, for sessions that
+// begin from now on: they are ahead by what the table says.
+func makeClock(ctx context.Context, db *pgxpool.Pool) error {
+	_, err := db.Exec(ctx, `
+CREATE SCHEMA clock;
+CREATE TABLE clock.ahead (by interval NOT NULL);
+INSERT INTO clock.ahead VALUES ('0');
+CREATE FUNCTION clock.now() RETURNS timestamptz STABLE LANGUAGE sql
+	AS $$ SELECT pg_catalog.now() + by FROM clock.ahead $$;
+CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
+	AS $$ SELECT pg_catalog.clock_timestamp() + by FROM clock.ahead $$;
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = clock, pg_catalog, public', current_database()); END $$`)
+	if err != nil {
+		return fmt.Errorf("make a clock that can be set: %w", err)
+	}
+	return nil
+}
+
+// setClock sets it.
+func (s *stage) setClock(ctx context.Context, by time.Duration) error {
+	if _, err := s.db.Exec(ctx, `UPDATE clock.ahead SET by = make_interval(secs => $1)`, by.Seconds()); err != nil {
+		return fmt.Errorf("set PostgreSQL's clock: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// serverKills: servers die at random, and start again a moment later.
+func serverKills(ctx context.Context, x *exercise) error {
+	const times = 8
+	for range times {
+		victim := x.replicas[rand.IntN(len(x.replicas))]
+		if !pause(ctx, rand.N(300*time.Millisecond)) {
+			return context.Cause(ctx)
+		}
+		killed := now()
+		if err := victim.kill(); err != nil {
+			return err
+		}
+		x.fault()
+		if err := x.goesOn(ctx, killed, "after a server was killed"); err != nil {
+			return err
+		}
+		if err := victim.start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outage: no server is there for much longer than leases last.
+func outage(ctx context.Context, x *exercise) error {
+	const away = 3 * leaseDuration
+	for _, r := range x.replicas {
+		if err := r.kill(); err != nil {
+			return err
+		}
+		x.fault()
+	}
+	if !pause(ctx, away) {
+		return context.Cause(ctx)
+	}
+	back := now()
+	if err := x.startAll(ctx); err != nil {
+		return err
+	}
+	x.note("all servers away for %s, leases last %s", away, leaseDuration)
+	return x.goesOn(ctx, back, "after an outage of all servers")
+}
+
+// poolExhausted: each server has two connections, and somebody locks a table under them.
+func poolExhausted(ctx context.Context, x *exercise) error {
+	const fewest, locked = 2, 1500 * time.Millisecond
+	x.stopAll()
+	if err := x.startAll(ctx, fmt.Sprintf("--database-max-conns=%d", fewest)); err != nil {
+		return err
+	}
+	if err := x.goesOn(ctx, now(), "with two connections"); err != nil {
+		return err
+	}
+	waited := int64(0)
+	for range 3 {
+		n, err := x.lockTable(ctx, locked)
+		if err != nil {
+			return err
+		}
+		x.fault()
+		waited = max(waited, n)
+		if err := x.goesOn(ctx, now(), "after the connections were free again"); err != nil {
+			return err
+		}
+	}
+	x.note("%d of %d connections waited at once", waited, fewest*replicaCount)
+	if waited < fewest*replicaCount {
+		return fmt.Errorf("only %d of %d connections waited for a lock: no pool was exhausted", waited, fewest*replicaCount)
+	}
+	x.stopAll()
+	if err := x.startAll(ctx); err != nil {
+		return err
+	}
+	return x.goesOn(ctx, now(), "with all connections again")
+}
+
+// lockTable locks what everything needs for a while, and says how many connections of servers
+// waited for it at most.
+func (x *exercise) lockTable(ctx context.Context, d time.Duration) (waited int64, err error) {
+	tx, err := x.db.Begin(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("lock a table: %w", err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	if _, err := tx.Exec(ctx, `LOCK TABLE executions, leases, scheduling_requests, workers, outbox_heads, sweeps IN ACCESS EXCLUSIVE MODE`); err != nil {
+		return 0, fmt.Errorf("lock a table: %w", err)
+	}
+	for began := time.Now(); time.Since(began) < d; pause(ctx, lookAgain) { // monotonic
+		n, err := x.number(ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'leasehold' AND wait_event_type = 'Lock'`)
+		if err != nil {
+			return waited, err
+		}
+		waited = max(waited, n)
+	}
+	return waited, nil
+}
+
+// frozenTransaction: a server stands still in the middle of a transaction that holds locks.
+// PostgreSQL ends that after 5 s; nobody waits for it longer.
+func frozenTransaction(ctx context.Context, x *exercise) error {
+	const frozen = 7 * time.Second
+	victim, caught, err := x.freezeInTransaction(ctx)
+	if err != nil {
+		return err
+	}
+	x.fault()
+	if err := x.goesOn(ctx, caught, "with a server frozen inside a transaction"); err != nil {
+		return errors.Join(err, victim.thaw())
+	}
+	if err := x.await(ctx, goOnLimit, "ended the transaction of the frozen server", none,
+		`SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND state = 'idle in transaction'`, victim.role); err != nil {
+		return errors.Join(err, victim.thaw())
+	}
+	x.note("PostgreSQL ended the frozen transaction after %s", time.Duration(now()-caught).Round(time.Second/10))
+	pause(ctx, frozen-time.Duration(now()-caught))
+	woken := now()
+	if err := victim.thaw(); err != nil {
+		return err
+	}
+	return x.goesOn(ctx, woken, "after the server woke up")
+}
+
+// freezeInTransaction locks a row that servers need, freezes one that waits for it inside a
+// transaction, and lets the row go: the frozen one has it now.
+func (x *exercise) freezeInTransaction(ctx context.Context) (victim *replica, caught int64, err error) {
+	tx, err := x.db.Begin(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("lock a capability: %w", err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	if _, err := tx.Exec(ctx, `SELECT id FROM capabilities WHERE namespace = $1 FOR UPDATE`, x.namespace); err != nil {
+		return nil, 0, fmt.Errorf("lock a capability: %w", err)
+	}
+	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND wait_event_type = 'Lock'`
+	for victim == nil {
+		for _, r := range x.replicas {
+			if n, err := x.number(ctx, waiting, r.role); err != nil {
+				return nil, 0, err
+			} else if n > 0 {
+				victim = r
+				break
+			}
+		}
+		if victim == nil && !pause(ctx, lookAgain) {
+			return nil, 0, errors.New("no server waits for a capability")
+		}
+	}
+	caught = now()
+	if err := victim.freeze(); err != nil {
+		return nil, 0, err
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("let the capability go: %w", err), victim.thaw())
+	}
+	err = x.await(ctx, time.Second, victim.name+" is frozen inside a transaction", some,
+		`SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND state = 'idle in transaction' AND backend_xid IS NOT NULL`, victim.role)
+	if err != nil {
+		err = errors.Join(err, victim.thaw())
+	}
+	return victim, caught, err
+}
