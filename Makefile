@@ -14,7 +14,7 @@ TESTFLAGS ?=
 RACE ?= wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-faults test-patroni lint generate build postgres
+.PHONY: help run demo test test-faults prove-drill test-patroni lint generate build postgres
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test: postgres ## run the tests, with the race detector where a C compiler is
 
 test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
 	LEASEHOLD_FULL=1 CGO_ENABLED=1 $(GO) test -race -timeout 60m -count=1 $(TESTFLAGS) ./server/...
+
+prove-drill: postgres ## run the drill on builds with a fault each: it must fail on every one
+	LEASEHOLD_PROVE=1 $(GO) test -timeout 120m -count=1 -v -run Drill_FailsOnBrokenBuilds $(TESTFLAGS) ./server/internal/drill/broken
 
 test-patroni: postgres ## kill the leader of three PostgreSQLs under Patroni; needs patroni, etcd-server and haproxy
 	LEASEHOLD_PATRONI=1 $(GO) test -timeout 30m -count=1 -v -run TestPatroni_ $(TESTFLAGS) ./server/internal/drill/faults
