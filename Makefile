@@ -14,7 +14,7 @@ TESTFLAGS ?=
 RACE ?= wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-faults prove-drill test-patroni lint generate build postgres
+.PHONY: help run demo drill test test-faults prove-drill simulate fuzz test-patroni lint generate build postgres
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ run: build ## run the scheduler with a PostgreSQL of its own, on 127.0.0.1:50051
 
 demo: build ## send 2,000 coupons while processes are killed and frozen; two minutes at most
 	@exec bin/leasehold demo
+
+# Which drills, or on which database, as in: make drill ARGS='--only outage,listen'
+drill: build ## kill, freeze and cut off every part of an installation, and check that nothing is lost
+	@exec bin/leasehold drill $(ARGS)
 
 test: postgres ## run the tests, with the race detector where a C compiler is
 	@$(find_cc); \

@@ -2,15 +2,6 @@ package live
 
 import "context"
 
-// need is what a drill cannot do without.
-type need int
-
-const (
-	anyDatabase need = iota
-	// ownPostgres: it kills, stops or moves the database itself, or needs a superuser.
-	ownPostgres
-)
-
 // scene is what a stage is made of, beside replicas. Drills of one scene share a stage.
 type scene struct {
 	standby bool
@@ -19,12 +10,13 @@ type scene struct {
 
 // drill is one thing that goes wrong, and what must hold all the same.
 type drill struct {
-	name  string
-	line  string
-	needs need
-	scene scene
-	load  loadConfig
-	run   func(ctx context.Context, x *exercise) error
+	name string
+	line string
+	// ownPostgres: it kills, stops or moves the database itself, or needs a superuser.
+	ownPostgres bool
+	scene       scene
+	load        loadConfig
+	run         func(ctx context.Context, x *exercise) error
 }
 
 // catalogue is all drills, in the order in which they are told.
@@ -38,19 +30,19 @@ func catalogue() []drill {
 		{name: "worker-killed", line: "a worker is killed: others finish what it held", run: workerKilled, load: loadConfig{pace: holdingPace}},
 		{name: "worker-frozen", line: "a worker is frozen past its lease: its late success is refused", run: workerFrozen},
 		{name: "worker-cut", line: "a worker is cut from the network: others finish what it held", run: workerCut, load: loadConfig{pace: holdingPace}},
-		{name: "postgres-restart", line: "PostgreSQL is restarted", needs: ownPostgres, run: postgresRestart},
-		{name: "postgres-killed", line: "PostgreSQL is killed", needs: ownPostgres, run: postgresKilled},
-		{name: "failover-sync", line: "failover to a synchronous standby: nothing is lost", needs: ownPostgres, scene: scene{standby: true}, run: failoverSync},
-		{name: "failover-async", line: "failover to an asynchronous standby: the last moments may be gone, no token comes twice", needs: ownPostgres, scene: scene{standby: true}, run: failoverAsync},
+		{name: "postgres-restart", line: "PostgreSQL is restarted", ownPostgres: true, run: postgresRestart},
+		{name: "postgres-killed", line: "PostgreSQL is killed", ownPostgres: true, run: postgresKilled},
+		{name: "failover-sync", line: "failover to a synchronous standby: nothing is lost", ownPostgres: true, scene: scene{standby: true}, run: failoverSync},
+		{name: "failover-async", line: "failover to an asynchronous standby: the last moments may be gone, no token comes twice", ownPostgres: true, scene: scene{standby: true}, run: failoverAsync},
 		{name: "pool", line: "the servers' connection pools are exhausted", run: poolExhausted},
 		{name: "listen", line: "the sessions that listen for hints are ended", run: listenKilled},
 		{name: "open-transaction", line: "somebody's transaction is left open all the time", run: openTransaction},
-		{name: "database-clock", line: "PostgreSQL's clock goes a minute ahead, then a minute behind", needs: ownPostgres, scene: scene{clock: true}, run: databaseClock},
-		{name: "replica-clock", line: "the servers' clocks are an hour off PostgreSQL's", needs: ownPostgres, scene: scene{clock: true}, run: replicaClock},
-		{name: "frozen-transaction", line: "a server is frozen inside a transaction: the others go on", needs: ownPostgres, run: frozenTransaction},
+		{name: "database-clock", line: "PostgreSQL's clock goes a minute ahead, then a minute behind", ownPostgres: true, scene: scene{clock: true}, run: databaseClock},
+		{name: "replica-clock", line: "the servers' clocks are an hour off PostgreSQL's", ownPostgres: true, scene: scene{clock: true}, run: replicaClock},
+		{name: "frozen-transaction", line: "a server is frozen inside a transaction: the others go on", ownPostgres: true, run: frozenTransaction},
 		{name: "outage", line: "all servers are away for longer than the leases", run: outage},
 		{name: "retry-limit", line: "a step fails until its retry limit: it ends, with a reason to read", run: retryLimit},
 		{name: "mass-expiry", line: "5,000 leases run out at once, one row of them locked by somebody", run: massExpiry},
-		{name: "migration", line: "a newer schema is migrated to while the servers work", needs: ownPostgres, run: migration},
+		{name: "migration", line: "a newer schema is migrated to while the servers work", ownPostgres: true, run: migration},
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +16,10 @@ import (
 
 // claimers: a hundred workers of one slot ask for the same work, over all replicas.
 func claimers(ctx context.Context, x *exercise) error {
-	const many, enough = 99, 4 * time.Second
+	const many, piled, enough = 99, 600, 2 * time.Second
+	if err := enqueueMany(ctx, x, piled, "piled up", step("first")); err != nil {
+		return err
+	}
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
 	claiming, ctx := errgroup.WithContext(ctx)
@@ -136,7 +138,8 @@ const (
 
 // massExpiry: the leases of workers that are gone run out, and somebody holds one of the rows.
 func massExpiry(ctx context.Context, x *exercise) error {
-	if err := enqueueMass(ctx, x); err != nil {
+	once := &leaseholdv1.StepSpec{Name: "only", Capability: massCapability, RetryPolicy: &leaseholdv1.RetryPolicy{MaximumAttempts: 1}}
+	if err := enqueueMany(ctx, x, massive, "mass", once); err != nil {
 		return err
 	}
 	if err := leaseMass(ctx, x); err != nil {
@@ -171,14 +174,12 @@ func massExpiry(ctx context.Context, x *exercise) error {
 	return x.await(ctx, goOnLimit, "the last lease ended", none, left, x.namespace)
 }
 
-// enqueueMass enqueues steps of one attempt each.
-func enqueueMass(ctx context.Context, x *exercise) error {
-	requests := make([]*leaseholdv1.EnqueueExecutionRequest, massive)
+// enqueueMany enqueues executions of one step, in batches.
+func enqueueMany(ctx context.Context, x *exercise, n int, name string, only *leaseholdv1.StepSpec) error {
+	requests := make([]*leaseholdv1.EnqueueExecutionRequest, n)
 	for i := range requests {
 		requests[i] = &leaseholdv1.EnqueueExecutionRequest{
-			Namespace: x.namespace, Name: "mass", IdempotencyKey: uuid.NewString(), Steps: []*leaseholdv1.StepSpec{{
-				Name: "only", Capability: massCapability, RetryPolicy: &leaseholdv1.RetryPolicy{MaximumAttempts: 1},
-			}},
+			Namespace: x.namespace, Name: name, IdempotencyKey: uuid.NewString(), Steps: []*leaseholdv1.StepSpec{only},
 		}
 	}
 	c, err := x.client(0, "producer-of-many")
@@ -201,27 +202,31 @@ func enqueueMass(ctx context.Context, x *exercise) error {
 
 // leaseMass leases them all, by workers that are never heard of again.
 func leaseMass(ctx context.Context, x *exercise) error {
-	var leased atomic.Int64
 	leasing, ctx := errgroup.WithContext(ctx)
 	for i := range replicaCount {
 		c, err := x.client(i, fmt.Sprintf("vanisher-%d", i+1))
 		if err != nil {
 			return err
 		}
-		leasing.Go(func() error {
-			w, err := c.Register(ctx, &leaseholdv1.RegisterWorkerRequest{Namespace: x.namespace, Capabilities: []string{massCapability}, Slots: massive})
-			if err != nil {
-				return fmt.Errorf("register who vanishes: %w", err)
-			}
-			for leased.Load() < massive {
-				answer, err := w.Lease(ctx, core.Poll{Max: 500, Wait: time.Second, TTL: massLease, Request: uuid.NewString()})
-				if err != nil {
-					return fmt.Errorf("lease many: %w", err)
-				}
-				leased.Add(int64(len(answer.GetLeases())))
-			}
-			return nil
-		})
+		leasing.Go(func() error { return vanish(ctx, x, c) })
 	}
 	return leasing.Wait()
+}
+
+// vanish leases until nothing waits any more.
+func vanish(ctx context.Context, x *exercise, c *core.Client) error {
+	w, err := c.Register(ctx, &leaseholdv1.RegisterWorkerRequest{Namespace: x.namespace, Capabilities: []string{massCapability}, Slots: massive})
+	if err != nil {
+		return fmt.Errorf("register who vanishes: %w", err)
+	}
+	for {
+		waiting, err := x.number(ctx, `SELECT count(*) FROM scheduling_requests r JOIN executions e ON e.id = r.execution_id
+			WHERE e.namespace = $1 AND e.name = 'mass'`, x.namespace)
+		if err != nil || waiting == 0 {
+			return err
+		}
+		if _, err := w.Lease(ctx, core.Poll{Max: 500, Wait: time.Second, TTL: massLease, Request: uuid.NewString()}); err != nil {
+			return fmt.Errorf("lease many: %w", err)
+		}
+	}
 }

@@ -69,7 +69,7 @@ func (s *stage) perform(ctx context.Context, d drill) *exercise {
 }
 
 const (
-	drillLimit = 3 * time.Minute
+	drillLimit = 5 * time.Minute
 	atLeast    = 3 * time.Second
 )
 

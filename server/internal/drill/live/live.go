@@ -40,7 +40,7 @@ func List(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	for _, d := range catalogue() {
 		own := ""
-		if d.needs == ownPostgres {
+		if d.ownPostgres {
 			own = " (not with --database-url)"
 		}
 		fmt.Fprintf(table, "%s\t%s%s\n", d.name, d.line, own)
@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 // skip leaves out what cannot be done to a database that is not ours.
 func (c *course) skip(d drill) bool {
-	if d.needs != ownPostgres || c.cfg.DatabaseURL == "" {
+	if !d.ownPostgres || c.cfg.DatabaseURL == "" {
 		return false
 	}
 	r := Result{Name: d.name, Line: d.line, Outcome: Skipped, Why: []string{"it needs a PostgreSQL of its own, not yours"}}

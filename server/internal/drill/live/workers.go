@@ -72,12 +72,6 @@ func (w *workerProcess) reportAfter(instant int64) (span, bool) {
 	return firstAfter(w.reports, instant)
 }
 
-// held is how many attempts the worker holds, as the tables have it.
-func (w *workerProcess) held(ctx context.Context) (int64, error) {
-	return w.load.x.number(ctx, `SELECT count(*) FROM leases l JOIN workers w ON w.id = l.worker_id WHERE w.namespace = $1 AND w.name = $2`,
-		w.load.x.namespace, w.name)
-}
-
 // awaitHeld waits until the worker holds something.
 func (w *workerProcess) awaitHeld(ctx context.Context) error {
 	return w.load.x.await(ctx, goOnLimit, w.name+" holds something", some,
