@@ -295,9 +295,10 @@ func (w *world) reportAll(batch []scheduler.Report, said []outcome) {
 	}
 	want, states := make([]string, len(batch)), make([]string, len(batch))
 	var live []int
-	for i, r := range batch { // those that are late are answered by what was there before
+	for i, r := range batch { // what is refused is so by what was there before
 		a := w.m.attempts[r.AttemptID]
-		if a.state == "LEASED" && a.version == r.LeaseVersion {
+		unasked := said[i].state == "CANCELED" && !a.of.stopping
+		if a.state == "LEASED" && a.version == r.LeaseVersion && !unasked {
 			live = append(live, i)
 			continue
 		}
