@@ -14,7 +14,7 @@ TESTFLAGS ?=
 RACE ?= wanted
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-faults lint generate build postgres
+.PHONY: help run demo test test-faults simulate lint generate build postgres
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test: postgres ## run the tests, with the race detector where a C compiler is
 
 test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
 	LEASEHOLD_FULL=1 CGO_ENABLED=1 $(GO) test -race -timeout 60m -count=1 $(TESTFLAGS) ./server/...
+
+simulate: ## drive the core through 1,000,000 random steps against a model, in memory (minutes)
+	LEASEHOLD_STEPS=1000000 $(GO) test -run TestSimulation -v -count=1 -timeout 60m ./server/internal/memstore $(TESTFLAGS)
 
 lint: ## check formatting, proto files and code
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')); \
