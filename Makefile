@@ -49,6 +49,9 @@ prove-drill: postgres ## run the drill on builds with a fault each: it must fail
 test-patroni: postgres ## kill the leader of three PostgreSQLs under Patroni; needs patroni, etcd-server and haproxy
 	LEASEHOLD_PATRONI=1 $(GO) test -timeout 30m -count=1 -v -run TestPatroni_ $(TESTFLAGS) ./server/internal/drill/faults
 
+simulate: ## drive the core through 1,000,000 random steps against a model, in memory (minutes)
+	LEASEHOLD_STEPS=1000000 $(GO) test -run TestSimulation -v -count=1 -timeout 60m ./server/internal/memstore $(TESTFLAGS)
+
 lint: ## check formatting, proto files and code
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:" $$unformatted >&2; exit 1; fi

@@ -82,6 +82,8 @@ func (w *world) receive(p *publishing, heard bool) {
 	}
 	n := int64(len(r.ids))
 	switch {
+	case r.dead != 0 && e.Sequence >= r.dead:
+		w.fatalf("event %d of %s is delivered behind %d, which was given up", e.Sequence, e.AggregateID, r.dead)
 	case e.Sequence > n+1 || e.Sequence == n+1 && r.acked < n:
 		w.fatalf("event %d of %s is delivered first after %d, of which %d are acknowledged", e.Sequence, e.AggregateID, n, r.acked)
 	case e.Sequence == n+1:

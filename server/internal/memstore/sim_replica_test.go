@@ -258,6 +258,9 @@ func (w *world) deliver(rt *rapid.T) {
 	case w.in(rt, 6, "lose the answer"):
 	case w.in(rt, 4, "the caller is gone"):
 		w.handBack(g, func(back func()) { w.issue(rt, back) })
+	case w.in(rt, 4, "the caller only seems to be gone"):
+		w.hand(g, func(back func()) { w.issue(rt, back) })
+		w.handBack(g, func(back func()) { w.parked = append(w.parked, back) })
 	default:
 		w.hand(g, func(back func()) { w.issue(rt, back) })
 	}

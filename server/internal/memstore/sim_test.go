@@ -196,7 +196,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		{"claim", 6, w.claim},
 		{"dispatch", 6, w.dispatch},
 		{"deliver", 5, w.deliver},
-		{"renew", 3, w.renew},
+		{"renew", 5, w.renew},
 		{"poll again", 4, w.pollAgain},
 		{"parked call", 5, w.runParked},
 		{"clock", 4, w.passTime},
@@ -289,7 +289,10 @@ func (w *world) runParked(rt *rapid.T) {
 	if len(w.parked) == 0 {
 		rt.Skip("none is parked")
 	}
-	i := rapid.IntRange(0, len(w.parked)-1).Draw(rt, "parked")
+	i := len(w.parked) - 1 // the last one, or any
+	if rapid.Bool().Draw(rt, "an older one") {
+		i = rapid.IntRange(0, i).Draw(rt, "parked")
+	}
 	call := w.parked[i]
 	w.parked = append(w.parked[:i:i], w.parked[i+1:]...)
 	w.make(rt, call)

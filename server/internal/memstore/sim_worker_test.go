@@ -15,6 +15,9 @@ import (
 
 // Workers: processes with a session, which polls, renews and reports.
 
+// pollers is how many polls a session has, each in a process of its own.
+const pollers = 2
+
 // proc is a process of a worker. One that was superseded goes on until it dies.
 type proc struct {
 	worker  *mWorker
@@ -70,7 +73,9 @@ func (w *world) start(name, request string) {
 		w.fatalf("registered %s with session %s, want %s with %s", got.WorkerID, got.SessionID, known.id, session)
 	}
 	if session == sessionID {
-		w.procs = append(w.procs, &proc{worker: known, session: session, poll: w.requestID()})
+		for range pollers {
+			w.procs = append(w.procs, &proc{worker: known, session: session, poll: w.requestID()})
+		}
 	}
 }
 
@@ -295,9 +300,10 @@ func (w *world) reportAll(batch []scheduler.Report, said []outcome) {
 	}
 	want, states := make([]string, len(batch)), make([]string, len(batch))
 	var live []int
-	for i, r := range batch { // those that are late are answered by what was there before
+	for i, r := range batch { // what is refused is so by what was there before
 		a := w.m.attempts[r.AttemptID]
-		if a.state == "LEASED" && a.version == r.LeaseVersion {
+		unasked := said[i].state == "CANCELED" && !a.of.stopping
+		if a.state == "LEASED" && a.version == r.LeaseVersion && !unasked {
 			live = append(live, i)
 			continue
 		}
