@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/leasehold/leasehold/server/internal/devpg"
+	"github.com/leasehold/leasehold/server/internal/testdb"
 )
 
 // TestMain puts the program `leasehold` into PATH: this test binary under another name.
@@ -32,7 +33,7 @@ func (c clean) Run() int {
 			_ = os.Unsetenv(name)
 		}
 	}
-	return c.m.Run()
+	return testdb.Leakless(c.m.Run())
 }
 
 // TestScripts runs testdata/script. Each script has an empty database, $DATABASE_URL; the

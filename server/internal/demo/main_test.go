@@ -11,11 +11,7 @@ import (
 
 var database testdb.Server
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	database.Stop()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(database.Main(m)) }
 
 func newDatabase(t *testing.T, schema string) *pgxpool.Pool {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 )
 
 // ownerEnv makes the test binary a process that owns a data folder, so that a
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(ownerEnv); order != "" {
 		os.Exit(ownFolder(order))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func ownFolder(text string) int {

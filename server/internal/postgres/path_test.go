@@ -17,11 +17,7 @@ import (
 
 var databases testdb.Server
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	databases.Stop()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(databases.Main(m)) }
 
 // replica is a scheduler on a store, as one process of the service has it.
 type replica struct {

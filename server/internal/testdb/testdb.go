@@ -5,6 +5,7 @@ package testdb
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/leasehold/leasehold/server/internal/devpg"
 	"github.com/leasehold/leasehold/server/internal/postgres"
@@ -26,6 +28,26 @@ const template = "template_leasehold"
 type Server struct {
 	mu sync.Mutex
 	pg *devpg.Server
+}
+
+// Main runs a binary's tests with the server, ends it, and looks that no goroutine outlives them.
+func (s *Server) Main(m *testing.M) (status int) {
+	status = m.Run()
+	s.Stop()
+	return Leakless(status)
+}
+
+// Leakless is a status of tests, or that of a failure if it was good and a goroutine is left.
+func Leakless(status int) int {
+	// While it fuzzes, the library for tests has goroutines of its own.
+	if f := flag.Lookup("test.fuzz"); status != 0 || f != nil && f.Value.String() != "" {
+		return status
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 // Stop ends the server, if it was started. Call it at the end of TestMain.

@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(workerMode); mode != "" {
 		os.Exit(beWorkers(mode))
 	}
-	status := m.Run()
-	shared.databases.Stop()
+	status := shared.databases.Main(m)
 	if shared.dir != "" {
 		if err := os.RemoveAll(shared.dir); err != nil {
 			fmt.Fprintln(os.Stderr, "remove the server's binary:", err)
