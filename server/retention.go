@@ -12,7 +12,7 @@ import (
 
 // retentionSettings say for how long things are kept.
 type retentionSettings struct {
-	Executions keepFor `name:"execution-retention" default:"168h" help:"Time after its end for which an execution is kept, with all that belongs to it; its idempotency key is known as long. Workers that were not seen for so long, an hour at least, go too. off keeps everything for ever."`
+	Executions keepFor `name:"execution-retention" default:"168h" help:"Time after its end for which an execution is kept, with all that belongs to it; its idempotency key is known as long. Workers that were not seen for so long, an hour at least, go too, unless an operator has drained them. off keeps everything for ever."`
 	Events     keepFor `name:"outbox-retention" default:"24h" help:"Time for which an event is kept after it was published or skipped; off keeps it as long as its execution."`
 	DeadEvents keepFor `name:"outbox-dead-retention" default:"720h" help:"Time after which an event that is DEAD is dropped, with a word in the log, so that the later events of its execution go on; off keeps it until somebody redrives or skips it."`
 }

@@ -109,24 +109,23 @@ WHERE e.aggregate_id = u.aggregate_id AND e.sequence = u.sequence AND e.status =
 RETURNING e.id, e.aggregate_id, e.sequence, e.event_type, e.last_error;
 
 -- name: OldWorkers :many
--- Workers after an id; due are those that were not seen for so long. Takes no lock; primary key.
-SELECT id, (last_seen_at <= now() - @age::interval)::boolean AS due FROM workers WHERE id > @after_id::uuid
-ORDER BY id LIMIT @workers::integer;
+-- Workers after an id; due are those that were not seen for so long, and that no operator has
+-- drained. Takes no lock; primary keys of workers and drains.
+SELECT w.id, (w.last_seen_at <= now() - @age::interval AND d.value IS NULL)::boolean AS due
+FROM (SELECT k.id, k.namespace, k.last_seen_at FROM workers k WHERE k.id > @after_id::uuid ORDER BY k.id LIMIT @workers::integer) w
+LEFT JOIN LATERAL (
+    SELECT x.value FROM drains x WHERE x.namespace = w.namespace AND x.kind = 'WORKER' AND x.value = w.id::text OFFSET 0) d ON true
+ORDER BY w.id;
 
 -- name: LockOldWorkers :many
 -- Workers that are to go. Locks FOR UPDATE in order of id, leaving out those that another holds;
 -- primary key.
 SELECT id FROM workers WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED;
 
--- name: PurgeWorkers :many
--- Locked workers that were not seen for so long and hold no lease, with their sessions. Deletes the
--- rows; primary key, and leases_worker.
+-- name: PurgeWorkers :execrows
+-- Locked workers that were not seen for so long, hold no lease, and are not drained by an operator:
+-- that lasts until it is ended, and they may come back. Deletes the rows, with their sessions;
+-- primary keys of workers and drains, and leases_worker.
 DELETE FROM workers w WHERE w.id = ANY(@ids::uuid[]) AND w.last_seen_at <= now() - @age::interval
   AND NOT EXISTS (SELECT FROM leases l WHERE l.worker_id = w.id)
-RETURNING w.id, w.namespace;
-
--- name: PurgeDrainsOf :exec
--- The drains of workers that are gone. Locks and deletes the rows; primary key.
-DELETE FROM drains d
-USING (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@ids::text[]) AS id) u
-WHERE d.namespace = u.namespace AND d.kind = 'WORKER' AND d.value = u.id;
+  AND NOT EXISTS (SELECT FROM drains d WHERE d.namespace = w.namespace AND d.kind = 'WORKER' AND d.value = w.id::text);

@@ -26,6 +26,11 @@ SELECT id, name, node, slots, session_id FROM workers WHERE id = ANY(@ids::uuid[
 -- Locks FOR NO KEY UPDATE; primary key.
 SELECT id, session_id FROM workers WHERE id = @id FOR NO KEY UPDATE;
 
+-- name: HoldWorker :one
+-- A worker that must not be removed meanwhile. Locks FOR KEY SHARE, which keeps no dispatch waiting;
+-- primary key.
+SELECT namespace FROM workers WHERE id = @id FOR KEY SHARE;
+
 -- name: WorkerLoads :many
 -- What workers hold and whether they are drained, by a statement later than the locks over them:
 -- a drain that was committed before counts. Takes no lock; primary keys of workers and drains,

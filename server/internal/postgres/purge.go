@@ -210,7 +210,7 @@ func (s *Store) purgeEvents(ctx context.Context, b scheduler.PurgeBatch) (schedu
 	return p, err
 }
 
-// purgeWorkers removes workers that were not seen for long.
+// purgeWorkers removes workers that were not seen for long, and that no operator has drained.
 func (s *Store) purgeWorkers(ctx context.Context, b scheduler.PurgeBatch) (scheduler.Purged, error) {
 	rows, err := s.reads.OldWorkers(ctx, dbsqlc.OldWorkersParams{Age: interval(b.Age), AfterID: b.After.ID, Workers: purgeLooked})
 	if err != nil {
@@ -243,16 +243,8 @@ func (t *txn) purgeWorkers(ctx context.Context, ids []uuid.UUID, age time.Durati
 	if err != nil {
 		return 0, fmt.Errorf("lock workers: %w", err)
 	}
-	gone, err := t.q.PurgeWorkers(ctx, dbsqlc.PurgeWorkersParams{Ids: locked, Age: interval(age)})
-	if err != nil || len(gone) == 0 {
-		return 0, wrap("purge workers", err)
-	}
-	var drains dbsqlc.PurgeDrainsOfParams
-	for _, w := range gone {
-		drains.Namespaces = append(drains.Namespaces, w.Namespace)
-		drains.Ids = append(drains.Ids, w.ID.String())
-	}
-	return len(gone), wrap("purge drains", t.q.PurgeDrainsOf(ctx, drains))
+	n, err := t.q.PurgeWorkers(ctx, dbsqlc.PurgeWorkersParams{Ids: locked, Age: interval(age)})
+	return int(n), wrap("purge workers", err)
 }
 
 // instantAfter is the instant to begin after; the zero time stands for the beginning.

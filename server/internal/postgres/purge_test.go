@@ -352,17 +352,21 @@ func TestPurge_DeadEventsLetTheOthersGo(t *testing.T) {
 }
 
 // Workers go that were not seen for long and hold nothing. One that comes back by its name is a
-// new one. Caught: a worker that goes with a live lease.
+// new one; so whom an operator has drained stays, and comes back drained. Caught: a worker that goes
+// with a live lease, or with its drain.
 func TestPurge_WorkersThatLeftLongAgo(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	gone, holding, seen := s.register("gone", "a", 1), s.register("holding", "a", 1), s.register("seen", "a", 1)
+	gone, holding, drained, seen := s.register("gone", "a", 1), s.register("holding", "a", 1), s.register("drained", "a", 1), s.register("seen", "a", 1)
 	s.enqueue(spec("a", 1))
 	if len(s.lease(holding, 1, time.Hour)) != 1 {
 		t.Fatal("no lease")
 	}
+	drain := scheduler.Drain{Namespace: "default", Kind: scheduler.DrainWorker, Value: drained.WorkerID.String(), Draining: true}
+	if _, err := s.store.SetDrain(t.Context(), drain); err != nil {
+		t.Fatal(err)
+	}
 	s.exec("UPDATE workers SET last_seen_at = now() - interval '8 days' WHERE name <> 'seen'")
-	s.exec("INSERT INTO drains (namespace, kind, value, reason, created_at) SELECT 'default', 'WORKER', id::text, '', now() FROM workers")
 	if n := s.purgeSome(scheduler.PurgeWorkers, 7*24*time.Hour, true); n != 2 { // leases are looked at under the lock only
 		t.Errorf("a dry run: %d", n)
 	}
@@ -370,16 +374,45 @@ func TestPurge_WorkersThatLeftLongAgo(t *testing.T) {
 	for _, tt := range []struct {
 		w    worker
 		left int
-	}{{gone, 0}, {holding, 1}, {seen, 1}} {
-		if n := query[int](s, "SELECT (SELECT count(*) FROM workers WHERE id = $1) + (SELECT count(*) FROM sessions WHERE worker_id = $1) + (SELECT count(*) FROM drains WHERE value = $1::text)", tt.w.WorkerID); n != 3*tt.left {
-			t.Errorf("%s: %d of %d rows are left", tt.w.reg.Name, n, 3*tt.left)
+	}{{gone, 0}, {holding, 1}, {drained, 1}, {seen, 1}} {
+		if n := query[int](s, "SELECT (SELECT count(*) FROM workers WHERE id = $1) + (SELECT count(*) FROM sessions WHERE worker_id = $1)", tt.w.WorkerID); n != 2*tt.left {
+			t.Errorf("%s: %d of %d rows are left", tt.w.reg.Name, n, 2*tt.left)
+		}
+		if again := s.register(tt.w.reg.Name, "a", 1); (again.WorkerID == tt.w.WorkerID) != (tt.left == 1) {
+			t.Errorf("%s comes back as %v, it was %v", tt.w.reg.Name, again.WorkerID, tt.w.WorkerID)
 		}
 	}
-	if again := s.register("gone", "a", 1); again.WorkerID == gone.WorkerID {
-		t.Error("a worker that was forgotten has its old id")
+	view, err := s.store.GetWorker(t.Context(), drained.WorkerID)
+	if err != nil || !view.Standing.Drained {
+		t.Errorf("the drained one came back as %+v, %v", view.Standing, err)
 	}
-	if again := s.register("seen", "a", 1); again.WorkerID != seen.WorkerID {
-		t.Error("a worker that was not forgotten has a new id")
+	drain.Value = gone.WorkerID.String()
+	var missing *scheduler.NotFoundError
+	if _, err := s.store.SetDrain(t.Context(), drain); !errors.As(err, &missing) {
+		t.Errorf("drain of one that is gone: %v", err)
+	}
+}
+
+// A drain and a removal of the same worker never both happen. Caught: SetDrain that looks without a
+// lock.
+func TestPurge_MeetsADrain(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	w := s.register("w", "a", 1)
+	s.exec("UPDATE workers SET last_seen_at = now() - interval '8 days'")
+	h := s.hold("DELETE FROM workers WHERE id = $1", w.WorkerID) // as a removal under way
+	drained := async(func() error {
+		_, err := s.store.SetDrain(context.Background(), scheduler.Drain{
+			Namespace: "default", Kind: scheduler.DrainWorker, Value: w.WorkerID.String(), Draining: true,
+		})
+		return err
+	})
+	s.waiting(1)
+	h.release()
+	err := <-drained
+	var missing *scheduler.NotFoundError
+	if n := query[int](s, "SELECT count(*) FROM drains"); n != 0 || !errors.As(err, &missing) && !isUnavailable(err) {
+		t.Errorf("%v, and %d drains of nobody", err, n)
 	}
 }
 

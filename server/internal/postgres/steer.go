@@ -68,8 +68,8 @@ func (t *txn) findWorkerIn(ctx context.Context, namespace, id string) error {
 	if err != nil {
 		return own(&scheduler.NotFoundError{Kind: scheduler.KindWorker, ID: id})
 	}
-	row, err := t.q.GetWorker(ctx, worker)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && row.Namespace != namespace {
+	found, err := t.q.HoldWorker(ctx, worker) // retention leaves alone who is drained
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && found != namespace {
 		return own(&scheduler.NotFoundError{Kind: scheduler.KindWorker, ID: id})
 	}
 	return wrap("find worker", err)

@@ -11,7 +11,7 @@ import (
 
 // Retention says for how long things are kept; 0 keeps them for ever.
 type Retention struct {
-	Executions time.Duration // after their end, whole, once their events are settled; and workers that were not seen for so long, an hour at least
+	Executions time.Duration // after their end, whole, once their events are settled; and workers that were not seen for so long, an hour at least, and are not drained
 	Events     time.Duration // after they were published or skipped
 	DeadEvents time.Duration // after they died; the later events of their execution then go on
 }

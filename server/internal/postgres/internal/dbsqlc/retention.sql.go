@@ -323,8 +323,11 @@ func (q *Queries) OldExecutionsNow(ctx context.Context, arg OldExecutionsNowPara
 }
 
 const oldWorkers = `-- name: OldWorkers :many
-SELECT id, (last_seen_at <= now() - $1::interval)::boolean AS due FROM workers WHERE id > $2::uuid
-ORDER BY id LIMIT $3::integer
+SELECT w.id, (w.last_seen_at <= now() - $1::interval AND d.value IS NULL)::boolean AS due
+FROM (SELECT k.id, k.namespace, k.last_seen_at FROM workers k WHERE k.id > $2::uuid ORDER BY k.id LIMIT $3::integer) w
+LEFT JOIN LATERAL (
+    SELECT x.value FROM drains x WHERE x.namespace = w.namespace AND x.kind = 'WORKER' AND x.value = w.id::text OFFSET 0) d ON true
+ORDER BY w.id
 `
 
 type OldWorkersParams struct {
@@ -338,7 +341,8 @@ type OldWorkersRow struct {
 	Due bool
 }
 
-// Workers after an id; due are those that were not seen for so long. Takes no lock; primary key.
+// Workers after an id; due are those that were not seen for so long, and that no operator has
+// drained. Takes no lock; primary keys of workers and drains.
 func (q *Queries) OldWorkers(ctx context.Context, arg OldWorkersParams) ([]OldWorkersRow, error) {
 	rows, err := q.db.Query(ctx, oldWorkers, arg.Age, arg.AfterID, arg.Workers)
 	if err != nil {
@@ -376,23 +380,6 @@ func (q *Queries) PurgeAttempts(ctx context.Context, arg PurgeAttemptsParams) (i
 		return 0, err
 	}
 	return result.RowsAffected(), nil
-}
-
-const purgeDrainsOf = `-- name: PurgeDrainsOf :exec
-DELETE FROM drains d
-USING (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS id) u
-WHERE d.namespace = u.namespace AND d.kind = 'WORKER' AND d.value = u.id
-`
-
-type PurgeDrainsOfParams struct {
-	Namespaces []string
-	Ids        []string
-}
-
-// The drains of workers that are gone. Locks and deletes the rows; primary key.
-func (q *Queries) PurgeDrainsOf(ctx context.Context, arg PurgeDrainsOfParams) error {
-	_, err := q.db.Exec(ctx, purgeDrainsOf, arg.Namespaces, arg.Ids)
-	return err
 }
 
 const purgeEdges = `-- name: PurgeEdges :exec
@@ -501,10 +488,10 @@ func (q *Queries) PurgeSteps(ctx context.Context, stepIds []uuid.UUID) error {
 	return err
 }
 
-const purgeWorkers = `-- name: PurgeWorkers :many
+const purgeWorkers = `-- name: PurgeWorkers :execrows
 DELETE FROM workers w WHERE w.id = ANY($1::uuid[]) AND w.last_seen_at <= now() - $2::interval
   AND NOT EXISTS (SELECT FROM leases l WHERE l.worker_id = w.id)
-RETURNING w.id, w.namespace
+  AND NOT EXISTS (SELECT FROM drains d WHERE d.namespace = w.namespace AND d.kind = 'WORKER' AND d.value = w.id::text)
 `
 
 type PurgeWorkersParams struct {
@@ -512,31 +499,15 @@ type PurgeWorkersParams struct {
 	Age pgtype.Interval
 }
 
-type PurgeWorkersRow struct {
-	ID        uuid.UUID
-	Namespace string
-}
-
-// Locked workers that were not seen for so long and hold no lease, with their sessions. Deletes the
-// rows; primary key, and leases_worker.
-func (q *Queries) PurgeWorkers(ctx context.Context, arg PurgeWorkersParams) ([]PurgeWorkersRow, error) {
-	rows, err := q.db.Query(ctx, purgeWorkers, arg.Ids, arg.Age)
+// Locked workers that were not seen for so long, hold no lease, and are not drained by an operator:
+// that lasts until it is ended, and they may come back. Deletes the rows, with their sessions;
+// primary keys of workers and drains, and leases_worker.
+func (q *Queries) PurgeWorkers(ctx context.Context, arg PurgeWorkersParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeWorkers, arg.Ids, arg.Age)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	defer rows.Close()
-	var items []PurgeWorkersRow
-	for rows.Next() {
-		var i PurgeWorkersRow
-		if err := rows.Scan(&i.ID, &i.Namespace); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	return result.RowsAffected(), nil
 }
 
 const stepIDsOf = `-- name: StepIDsOf :many

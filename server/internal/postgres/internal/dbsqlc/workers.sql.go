@@ -321,6 +321,19 @@ func (q *Queries) GetWorker(ctx context.Context, id uuid.UUID) (GetWorkerRow, er
 	return i, err
 }
 
+const holdWorker = `-- name: HoldWorker :one
+SELECT namespace FROM workers WHERE id = $1 FOR KEY SHARE
+`
+
+// A worker that must not be removed meanwhile. Locks FOR KEY SHARE, which keeps no dispatch waiting;
+// primary key.
+func (q *Queries) HoldWorker(ctx context.Context, id uuid.UUID) (string, error) {
+	row := q.db.QueryRow(ctx, holdWorker, id)
+	var namespace string
+	err := row.Scan(&namespace)
+	return namespace, err
+}
+
 const insertSession = `-- name: InsertSession :exec
 INSERT INTO sessions (id, worker_id, opened_at) VALUES ($1, $2, now())
 `
