@@ -48,11 +48,13 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// server is the path of the server's binary, which is built with the race detector if we have it.
+// server is the path of the server's binary. In full it is built with the race detector if we
+// have it, which makes processes that start often several times slower; in the short form the
+// same code runs under it within the packages' own tests.
 func (w *workshop) server(t *testing.T) string {
 	t.Helper()
 	var args []string
-	if raceDetector {
+	if raceDetector && full() {
 		args = append(args, "-race")
 	}
 	return w.built(t, &w.plain, "leasehold", args...)
