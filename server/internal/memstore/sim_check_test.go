@@ -139,6 +139,8 @@ func (w *world) follow(e *mExecution) {
 	f := w.folds[e.id]
 	for _, event := range w.s.EventsAfter(e.id, f.sequence) {
 		f.sequence++
+		w.digest.Write(event.ID[:])
+		w.digest.Write(event.Data)
 		var d task.Event
 		if err := json.Unmarshal(event.Data, &d); err != nil || event.Sequence != f.sequence || d.ExecutionID != e.id {
 			w.fatalf("event %d of %s: %v, %s", event.Sequence, e.id, err, event.Data)

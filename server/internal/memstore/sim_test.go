@@ -2,10 +2,12 @@ package memstore_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
+	"hash"
 	"maps"
 	"os"
 	"slices"
@@ -59,7 +61,7 @@ func TestSimulation_AgreesWithTheModel(t *testing.T) {
 			t.Fatalf("LEASEHOLD_STEPS: %v", err)
 		}
 	}
-	all := &tally{met: map[string]int{}}
+	all := newTally()
 	began := time.Now() // monotonic
 	t.Cleanup(func() { all.log(t, time.Since(began)) })
 	for once := true; once || all.steps < wanted && !seeded(); once = false {
@@ -73,12 +75,38 @@ func TestSimulation_AgreesWithTheModel(t *testing.T) {
 	}
 }
 
+// The same draws make the same history, to the last byte of the last event.
+func TestSimulation_ASeedReplaysExactly(t *testing.T) {
+	t.Parallel()
+	history := func(seed int) string {
+		return rapid.Custom(func(rt *rapid.T) string {
+			all := newTally()
+			newWorld(rt, all).play(rt)
+			return fmt.Sprintf("%d steps, %x", all.steps, all.digest.Sum(nil))
+		}).Example(seed)
+	}
+	histories := map[string]bool{}
+	for seed := range 20 {
+		first := history(seed)
+		if again := history(seed); again != first {
+			t.Fatalf("seed %d: %s, then %s", seed, first, again)
+		}
+		histories[first] = true
+	}
+	if len(histories) < 15 {
+		t.Errorf("20 seeds make only %d histories", len(histories))
+	}
+}
+
 // tally counts what was driven.
 type tally struct {
 	steps, worlds int
 	failed        int            // steps until the first failure; 0: none
 	met           map[string]int // what calls came to
+	digest        hash.Hash      // of every event
 }
+
+func newTally() *tally { return &tally{met: map[string]int{}, digest: sha256.New()} }
 
 func (a *tally) log(t *testing.T, took time.Duration) {
 	t.Logf("%d steps in %d worlds, %s", a.steps, a.worlds, took.Round(time.Millisecond))
