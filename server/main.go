@@ -32,7 +32,7 @@ type commands struct {
 	Purge   purgeCommand   `cmd:"" help:"Remove at once what the servers remove little by little: executions that ended long ago, and old events."`
 	Worker  workerCommand  `cmd:"" help:"Run a program for each attempt of a step: a shell script as a worker."`
 	Demo    demoCommand    `cmd:"" help:"Send coupons on three servers, six workers and NATS, while some of them are killed and frozen; two minutes at most."`
-	Drill   drillCommand   `cmd:"" help:"Before you go live: kill, freeze and cut off every part of an installation under load, and check that nothing is lost or doubled; five minutes."`
+	Drill   drillCommand   `cmd:"" help:"Before you go live: kill, freeze and cut off every part of an installation under load, and check that nothing is lost or doubled; some minutes."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	DemoWorker  demoWorkerCommand  `cmd:"" hidden:"" help:"A worker of the demo."`

@@ -133,7 +133,7 @@ const (
 	massive        = 5000
 	massCapability = "drill.mass"
 	massLease      = 15 * time.Second
-	massLimit      = 60 * time.Second
+	massLimit      = 2 * time.Minute
 )
 
 // massExpiry: the leases of workers that are gone run out, and somebody holds one of the rows.

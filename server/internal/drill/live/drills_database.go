@@ -94,10 +94,14 @@ func failoverAsync(ctx context.Context, x *exercise) error {
 	}
 	x.db.Reset() // Its connections are broken.
 	x.gone.promoted = now()
+	promoted, err := x.clock(ctx)
+	if err != nil {
+		return err
+	}
 	if err := x.goesOn(ctx, x.gone.promoted, "after a failover"); err != nil {
 		return err
 	}
-	after, err := x.number(ctx, `SELECT min(lease_version) FROM attempts WHERE lease_version >> 40 > $1`, before>>40)
+	after, err := x.number(ctx, `SELECT min(lease_version) FROM attempts WHERE leased_at > $1`, promoted)
 	if err == nil && after <= before {
 		err = fmt.Errorf("the lost primary gave lease version %d, the new one %d", before, after)
 	}

@@ -92,9 +92,9 @@ func sinkAway(ctx context.Context, x *exercise) error {
 	if err != nil {
 		return err
 	}
-	var marker time.Time
-	if err := x.db.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&marker); err != nil {
-		return fmt.Errorf("ask for the time: %w", err)
+	marker, err := x.clock(ctx)
+	if err != nil {
+		return err
 	}
 	refuse(false)
 	back := time.Now() // monotonic

@@ -260,6 +260,14 @@ func (s *stage) number(ctx context.Context, query string, args ...any) (n int64,
 	return n, nil
 }
 
+// clock is PostgreSQL's.
+func (s *stage) clock(ctx context.Context) (at time.Time, err error) {
+	if err := s.db.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&at); err != nil {
+		return at, fmt.Errorf("ask for the time: %w", err)
+	}
+	return at, nil
+}
+
 // await looks until a number is what is hoped for. A database that is away is asked again.
 func (s *stage) await(ctx context.Context, limit time.Duration, what string, hoped func(n int64) bool, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
