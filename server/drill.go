@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -12,6 +13,7 @@ import (
 type drillCommand struct {
 	URL      string   `name:"database-url" placeholder:"URL" help:"Database of yours to drill on, in namespaces of its own, whose rows are removed in the end; its schema is brought up to date, and it must not be at work. Drills that stop or move the database itself are then skipped. Without it there is a private one."`
 	Only     []string `help:"Names of the drills to run, with commas; by default all."`
+	Soak     int      `placeholder:"N" help:"Not the drills, but faults at random under as much load as the machine carries, until N attempts were made."`
 	List     bool     `help:"Print the drills, and run none."`
 	JSON     bool     `name:"json" help:"Report as JSON."`
 	KeepLogs bool     `help:"Keep the logs and histories, and say where."`
@@ -23,6 +25,9 @@ func (c *drillCommand) Validate() error {
 		if err := checkDatabaseURL(c.URL); err != nil {
 			return err
 		}
+	}
+	if c.Soak < 0 || c.Soak > 0 && (c.URL != "" || len(c.Only) > 0) {
+		return errors.New("--soak: a number of attempts, without --only and --database-url")
 	}
 	return live.Check(c.Only)
 }
@@ -37,7 +42,7 @@ func (c *drillCommand) Run(ctx context.Context, to console) error {
 		return fmt.Errorf("find the program to run replicas by: %w", err)
 	}
 	return live.Run(ctx, live.Config{
-		Program: program, DatabaseURL: c.URL, Only: c.Only, JSON: c.JSON, KeepLogs: c.KeepLogs, Out: to.out, Err: to.err,
+		Program: program, DatabaseURL: c.URL, Only: c.Only, Soak: c.Soak, JSON: c.JSON, KeepLogs: c.KeepLogs, Out: to.out, Err: to.err,
 	})
 }
 

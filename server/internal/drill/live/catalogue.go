@@ -1,6 +1,9 @@
 package live
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // scene is what a stage is made of, beside replicas. Drills of one scene share a stage.
 type scene struct {
@@ -17,6 +20,8 @@ type drill struct {
 	scene       scene
 	load        loadConfig
 	run         func(ctx context.Context, x *exercise) error
+	limit       time.Duration // of the drill; default drillLimit
+	settle      time.Duration // until all that was accepted has ended and is published; default settleLimit
 }
 
 // catalogue is all drills, in the order in which they are told.

@@ -46,7 +46,10 @@ func (s *stage) perform(ctx context.Context, d drill) *exercise {
 		namespace: "drill-" + d.name + "-" + strings.ReplaceAll(uuid.NewString()[:8], "-", ""),
 	}
 	x.load = &load{x: x, cfg: d.load}
-	ctx, cancel := context.WithTimeoutCause(ctx, drillLimit, fmt.Errorf("not done after %s", drillLimit))
+	if d.limit == 0 {
+		d.limit = drillLimit
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.limit, fmt.Errorf("not done after %s", d.limit))
 	defer cancel()
 	x.err = x.play(ctx)
 	if x.err == nil {
@@ -91,7 +94,7 @@ func (x *exercise) play(ctx context.Context) error {
 // settle waits until everything that was accepted has ended.
 func (x *exercise) settle(ctx context.Context) error {
 	x.load.stopProducing()
-	return x.await(ctx, settleLimit, "ended all that was accepted", none,
+	return x.await(ctx, max(settleLimit, x.drill.settle), "ended all that was accepted", none,
 		`SELECT count(*) FROM executions WHERE namespace = $1 AND ended_at IS NULL`, x.namespace)
 }
 

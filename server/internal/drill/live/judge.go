@@ -30,7 +30,7 @@ func (x *exercise) judge(ctx context.Context) Result {
 		r.fail(x.err.Error())
 		return r
 	}
-	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	ctx, cancel := context.WithTimeout(ctx, max(publishLimit, x.drill.settle))
 	defer cancel()
 	for _, look := range append(x.later, x.allPublished) {
 		if err := look(ctx); err != nil {
@@ -46,7 +46,7 @@ func (x *exercise) judge(ctx context.Context) Result {
 
 // allPublished waits until no event is on its way.
 func (x *exercise) allPublished(ctx context.Context) error {
-	return x.await(ctx, publishLimit, "published every event", none,
+	return x.await(ctx, max(publishLimit, x.drill.settle), "published every event", none,
 		`SELECT count(*) FROM outbox_events WHERE namespace = $1 AND status <> 'PUBLISHED'`, x.namespace)
 }
 

@@ -51,7 +51,7 @@ func newExercise(t *testing.T) (*exercise, *core.Client) {
 func finishOne(t *testing.T, x *exercise, c *core.Client) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := c.Executions.EnqueueExecution(ctx, request(x.namespace)); err != nil {
+	if _, err := c.Executions.EnqueueExecution(ctx, x.load.request()); err != nil {
 		t.Fatal(err)
 	}
 	w, err := c.Register(ctx, &leaseholdv1.RegisterWorkerRequest{Namespace: x.namespace, Capabilities: []string{capability}, Slots: 1})

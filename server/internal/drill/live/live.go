@@ -16,6 +16,7 @@ type Config struct {
 	Program     string   // path of the program `leasehold`
 	DatabaseURL string   // of the user's own database; empty: a private one
 	Only        []string // names of drills; empty: all
+	Soak        int      // not the drills, but faults at random until so many attempts were made
 	JSON        bool     // report as JSON
 	KeepLogs    bool     // leave the folders with logs and histories
 	Out         io.Writer
@@ -51,6 +52,7 @@ func List(to io.Writer) error {
 // course is one run of the command.
 type course struct {
 	cfg     Config
+	chosen  []drill           // in the order of the report
 	started bool              // a drill
 	results map[string]Result // by its name
 }
@@ -60,6 +62,10 @@ func Run(ctx context.Context, cfg Config) error {
 	began := time.Now() // monotonic
 	c := &course{cfg: cfg, results: map[string]Result{}}
 	chosen := slices.DeleteFunc(catalogue(), func(d drill) bool { return len(cfg.Only) > 0 && !slices.Contains(cfg.Only, d.name) })
+	if cfg.Soak > 0 {
+		chosen = []drill{soak(cfg.Soak)}
+	}
+	c.chosen = chosen
 	for len(chosen) > 0 && ctx.Err() == nil {
 		scene := chosen[0].scene
 		var group, rest []drill
@@ -159,7 +165,7 @@ func (c *course) tell(format string, args ...any) { fmt.Fprintf(c.cfg.Err, forma
 // report prints what there is, in the order of the catalogue.
 func (c *course) report(took time.Duration) error {
 	report := &Report{Seconds: seconds(took)}
-	for _, d := range catalogue() {
+	for _, d := range c.chosen {
 		if r, ran := c.results[d.name]; ran {
 			report.add(r)
 		}

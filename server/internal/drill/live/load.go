@@ -6,20 +6,27 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/leasehold/leasehold/api/client"
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
+	core "github.com/leasehold/leasehold/server/internal/drill"
 )
 
 // loadConfig says how much is going on during a drill. Zero values are usable.
 type loadConfig struct {
 	workers int           // processes; default 3, -1: none
 	pace    time.Duration // that a step takes a worker; default 10 ms
+	slots   int           // of each worker; default 8
+	batch   int           // executions that a producer asks for at once; default 1
+	open    int64         // producers wait while more executions than that are open; 0: never
+	failing float64       // share of the steps that fail now and then
 }
 
 const (
@@ -45,6 +52,15 @@ func firstAfter(list []span, instant int64) (first span, found bool) {
 	return first, found
 }
 
+// latest keeps of many spans those that somebody may still wait for.
+func latest(list []span) []span {
+	const most = 20_000
+	if len(list) < 2*most {
+		return list
+	}
+	return append([]span(nil), list[len(list)-most:]...)
+}
+
 // load is producers in this process and workers in others.
 type load struct {
 	x         *exercise
@@ -53,6 +69,7 @@ type load struct {
 	hired     int
 	histories []string // files of the workers
 	enough    chan struct{}
+	full      atomic.Bool // enough is open
 	once      sync.Once
 	producing sync.WaitGroup
 	clients   []*client.Client
@@ -69,7 +86,13 @@ func (l *load) start(ctx context.Context) error {
 	if l.cfg.pace == 0 {
 		l.cfg.pace = 10 * time.Millisecond
 	}
+	if l.cfg.slots == 0 {
+		l.cfg.slots = 8
+	}
 	l.enough = make(chan struct{})
+	if l.cfg.open > 0 {
+		l.producing.Go(func() { l.mind(ctx) })
+	}
 	for i := range max(l.cfg.workers, 0) {
 		if _, err := l.hire(l.x.addresses(i)); err != nil {
 			return err
@@ -86,6 +109,21 @@ func (l *load) start(ctx context.Context) error {
 	return nil
 }
 
+// mind looks how much is open.
+func (l *load) mind(ctx context.Context) {
+	for {
+		select {
+		case <-l.enough:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		open, err := l.x.number(ctx, `SELECT count(*) FROM executions WHERE namespace = $1 AND ended_at IS NULL`, l.x.namespace)
+		l.full.Store(err == nil && open > l.cfg.open)
+	}
+}
+
 // produce enqueues executions, each until it is accepted.
 func (l *load) produce(ctx context.Context, c *client.Client) {
 	for {
@@ -95,38 +133,80 @@ func (l *load) produce(ctx context.Context, c *client.Client) {
 		case <-ctx.Done():
 			return
 		case <-time.After(producePace):
-			l.enqueue(ctx, c, request(l.x.namespace))
+		}
+		switch {
+		case l.full.Load():
+		case l.cfg.batch > 1:
+			l.enqueueMany(ctx, c)
+		default:
+			l.enqueue(ctx, c, l.request())
 		}
 	}
 }
 
 // enqueue asks until it is answered OK.
 func (l *load) enqueue(ctx context.Context, c *client.Client, req *leaseholdv1.EnqueueExecutionRequest) *leaseholdv1.Execution {
+	var accepted *leaseholdv1.Execution
+	l.insist(ctx, func(ctx context.Context) error {
+		answer, err := c.EnqueueExecution(ctx, req)
+		accepted = answer.GetExecution()
+		return err
+	})
+	return accepted
+}
+
+// enqueueMany does so with a batch, of which some may be refused for the time being.
+func (l *load) enqueueMany(ctx context.Context, c *client.Client) {
+	batch := &leaseholdv1.BatchEnqueueExecutionsRequest{}
+	for range l.cfg.batch {
+		batch.Requests = append(batch.Requests, l.request())
+	}
+	l.insist(ctx, func(ctx context.Context) error {
+		answer, err := c.BatchEnqueueExecutions(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for _, one := range answer.GetResults() {
+			if refused := one.GetError(); refused != nil {
+				return status.ErrorProto(refused)
+			}
+		}
+		return nil
+	})
+}
+
+// insist calls until it is answered OK, and keeps when that was.
+func (l *load) insist(ctx context.Context, call func(context.Context) error) {
 	for {
-		call, cancel := context.WithTimeout(ctx, callLimit)
+		limited, cancel := context.WithTimeout(ctx, callLimit)
 		s := span{sent: now()}
-		answer, err := c.EnqueueExecution(call, req)
+		err := call(limited)
 		cancel()
 		if err == nil {
 			s.got = now()
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.enqueues = append(l.enqueues, s)
-			return answer.GetExecution()
+			l.enqueues = latest(append(l.enqueues, s))
+			return
 		}
 		if !pause(ctx, producePace) {
-			return nil
+			return
 		}
 	}
 }
 
 // request is an execution of one step, or of two after each other.
-func request(namespace string) *leaseholdv1.EnqueueExecutionRequest {
+func (l *load) request() *leaseholdv1.EnqueueExecutionRequest {
 	req := &leaseholdv1.EnqueueExecutionRequest{
-		Namespace: namespace, Name: "drill", IdempotencyKey: uuid.NewString(), Steps: []*leaseholdv1.StepSpec{step("first")},
+		Namespace: l.x.namespace, Name: "drill", IdempotencyKey: uuid.NewString(), Steps: []*leaseholdv1.StepSpec{step("first")},
 	}
 	if rand.IntN(4) == 0 {
 		req.Steps = append(req.Steps, step("second", "first"))
+	}
+	for _, s := range req.Steps {
+		if rand.Float64() < l.cfg.failing {
+			s.Input = core.JSON(`{"moody": true}`)
+		}
 	}
 	return req
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -42,7 +43,8 @@ type WorkerConfig struct {
 
 // order is the input of a step.
 type order struct {
-	Fail string `json:"fail,omitempty"` // fail, for this reason
+	Fail  string `json:"fail,omitempty"`  // fail, for this reason
+	Moody bool   `json:"moody,omitempty"` // fail, by chance
 }
 
 // hands is the work of a worker process.
@@ -88,6 +90,9 @@ func (h *hands) handle(ctx context.Context, job *worker.Job[order]) (string, err
 	}
 	if job.Input.Fail != "" {
 		return "", errors.New(job.Input.Fail)
+	}
+	if job.Input.Moody && rand.IntN(2) == 0 {
+		return "", errors.New("not in the mood")
 	}
 	return "done", nil
 }

@@ -30,7 +30,7 @@ func (l *load) hire(addresses []string, further ...string) (*workerProcess, erro
 	file := filepath.Join(l.x.folder, l.x.namespace+"-"+w.name+".history")
 	args := append([]string{
 		"drill-worker", "--name=" + w.name, "--namespace=" + l.x.namespace, "--replicas=" + strings.Join(addresses, ","),
-		"--history=" + file, "--slots=8", "--pace=" + l.cfg.pace.String(), "--log-level=error",
+		"--history=" + file, fmt.Sprintf("--slots=%d", l.cfg.slots), "--pace=" + l.cfg.pace.String(), "--log-level=error",
 	}, further...)
 	var err error
 	if w.Process, err = subprocess.Start(subprocess.Config{
@@ -58,7 +58,7 @@ func (w *workerProcess) read() {
 			var s span
 			if _, err := fmt.Sscan(rest, &s.sent, &s.got); err == nil {
 				w.mu.Lock()
-				w.reports = append(w.reports, s)
+				w.reports = latest(append(w.reports, s))
 				w.mu.Unlock()
 			}
 		}
