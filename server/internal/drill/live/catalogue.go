@@ -21,7 +21,7 @@ type drill struct {
 	load        loadConfig
 	run         func(ctx context.Context, x *exercise) error
 	limit       time.Duration // of the drill; default drillLimit
-	settle      time.Duration // until all that was accepted has ended and is published; default settleLimit
+	publish     time.Duration // until all events are published; default publishLimit
 }
 
 // catalogue is all drills, in the order in which they are told.

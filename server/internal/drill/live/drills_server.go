@@ -84,7 +84,7 @@ func poolExhausted(ctx context.Context, x *exercise) error {
 	return x.goesOn(ctx, now(), "with all connections again")
 }
 
-// lockTable locks what everything needs for a while, and says how many connections of servers
+// lockTable locks the table that all work needs for a while, and says how many connections of servers
 // waited for it at most.
 func (x *exercise) lockTable(ctx context.Context, d time.Duration) (waited int64, err error) {
 	tx, err := x.db.Begin(ctx)
@@ -92,7 +92,7 @@ func (x *exercise) lockTable(ctx context.Context, d time.Duration) (waited int64
 		return 0, fmt.Errorf("lock a table: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	if _, err := tx.Exec(ctx, `LOCK TABLE executions, leases, scheduling_requests, workers, outbox_heads, sweeps IN ACCESS EXCLUSIVE MODE`); err != nil {
+	if _, err := tx.Exec(ctx, `LOCK TABLE executions IN ACCESS EXCLUSIVE MODE`); err != nil {
 		return 0, fmt.Errorf("lock a table: %w", err)
 	}
 	for began := time.Now(); time.Since(began) < d; pause(ctx, lookAgain) { // monotonic

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 )
 
 // slowOnes: the sink acknowledges late and a worker is silent. Meanwhile nothing of PostgreSQL's
@@ -121,7 +120,10 @@ func publishConfirm(ctx context.Context, x *exercise) error {
 			return errors.New("no event is between publish and confirm")
 		}
 	}
-	killed := time.Now() // monotonic
+	killed, err := x.clock(ctx)
+	if err != nil {
+		return err
+	}
 	instant := now()
 	if err := victim.kill(); err != nil {
 		return err
@@ -139,22 +141,23 @@ func publishConfirm(ctx context.Context, x *exercise) error {
 	if err := victim.start(ctx); err != nil {
 		return err
 	}
-	x.afterwards(x.watchConfirm(ctx, claimed, killed))
+	x.afterwards(func(ctx context.Context) error { return x.awaitConfirmed(ctx, claimed, killed) })
 	return x.goesOn(ctx, instant, "after a server was killed")
 }
 
-// watchConfirm watches until events are confirmed, and returns what waits for that.
-func (x *exercise) watchConfirm(ctx context.Context, claimed []uuid.UUID, since time.Time) func(context.Context) error {
-	var watching errgroup.Group
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishLimit)
-	watching.Go(func() error {
-		defer cancel()
-		err := x.await(ctx, publishLimit, "published again what was not confirmed", none,
-			`SELECT count(*) FROM outbox_events WHERE id = ANY ($1) AND status <> 'PUBLISHED'`, claimed)
-		x.note("confirmed %s after the kill, by another server", time.Since(since).Round(time.Second/10))
+// awaitConfirmed waits until events are confirmed, and notes when that was.
+func (x *exercise) awaitConfirmed(ctx context.Context, claimed []uuid.UUID, killed time.Time) error {
+	err := x.await(ctx, publishLimit, "published again what was not confirmed", none,
+		`SELECT count(*) FROM outbox_events WHERE id = ANY ($1) AND status <> 'PUBLISHED'`, claimed)
+	if err != nil {
 		return err
-	})
-	return func(context.Context) error { return watching.Wait() }
+	}
+	var last time.Time
+	if err := x.db.QueryRow(ctx, `SELECT max(published_at) FROM outbox_events WHERE id = ANY ($1)`, claimed).Scan(&last); err != nil {
+		return fmt.Errorf("look at events: %w", err)
+	}
+	x.note("confirmed %s after the kill, by another server", last.Sub(killed).Round(time.Second/10))
+	return nil
 }
 
 // publishing are the events that some server has claimed.

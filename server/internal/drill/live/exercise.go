@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -91,11 +92,23 @@ func (x *exercise) play(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until everything that was accepted has ended.
+// settle waits until everything that was accepted has ended, as long as some of it goes on ending.
 func (x *exercise) settle(ctx context.Context) error {
 	x.load.stopProducing()
-	return x.await(ctx, max(settleLimit, x.drill.settle), "ended all that was accepted", none,
-		`SELECT count(*) FROM executions WHERE namespace = $1 AND ended_at IS NULL`, x.namespace)
+	const open = `SELECT count(*) FROM executions WHERE namespace = $1 AND ended_at IS NULL`
+	for left := int64(math.MaxInt64); ; {
+		fewer := func(n int64) bool { return n < left || n == 0 }
+		if err := x.await(ctx, settleLimit, "ended more of what was accepted", fewer, open, x.namespace); err != nil {
+			return err
+		}
+		n, err := x.number(ctx, open, x.namespace)
+		if err == nil && n == 0 {
+			return nil
+		}
+		if err == nil {
+			left = min(left, n)
+		}
+	}
 }
 
 // fault counts what was done to the installation.

@@ -135,6 +135,9 @@ func (c *course) runGroup(ctx context.Context, scene scene, group []drill) error
 
 // conclude judges the drills of a stage and ends it.
 func (c *course) conclude(ctx context.Context, s *stage, over []*exercise) {
+	if ctx.Err() == nil {
+		c.tell("waiting for the last events, and comparing what clients were told with the tables")
+	}
 	for _, x := range over {
 		if ctx.Err() == nil {
 			c.keep(x.judge(ctx))

@@ -14,7 +14,7 @@ func soak(attempts int) drill {
 	return drill{
 		name: "soak", line: fmt.Sprintf("faults at random, until %d attempts were made", attempts), ownPostgres: true,
 		load:  loadConfig{workers: 4, slots: 64, pace: time.Millisecond, batch: 50, open: 4000, failing: 0.1},
-		limit: 12 * time.Hour, settle: 10 * time.Minute,
+		limit: 12 * time.Hour, publish: 20 * time.Minute,
 		run: func(ctx context.Context, x *exercise) error { return x.soak(ctx, int64(attempts)) },
 	}
 }
