@@ -171,7 +171,19 @@ func massExpiry(ctx context.Context, x *exercise) error {
 	if err := tx.Rollback(ctx); err != nil {
 		return fmt.Errorf("let the lease go: %w", err)
 	}
-	return x.await(ctx, goOnLimit, "the last lease ended", none, left, x.namespace)
+	// A grant that came when its poll was just over went back, and waits for somebody.
+	const open = `SELECT count(*) FROM executions WHERE namespace = $1 AND name = 'mass' AND ended_at IS NULL`
+	for {
+		if err := x.await(ctx, massLease+goOnLimit, "the last lease ended", none, left, x.namespace); err != nil {
+			return err
+		}
+		if n, err := x.number(ctx, open, x.namespace); err != nil || n == 0 {
+			return err
+		}
+		if err := leaseMass(ctx, x); err != nil {
+			return err
+		}
+	}
 }
 
 // enqueueMany enqueues executions of one step, in batches.
