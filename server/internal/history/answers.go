@@ -20,9 +20,11 @@ func answeredOK(ops []Op, reply any) []Op {
 		for i, one := range r.GetResults()[:min(len(r.GetResults()), len(ops))] {
 			ops[i].item(one.GetError(), func(o *Op) { o.enqueued(one.GetResponse()) })
 		}
+	case *leaseholdv1.RenewLeaseResponse:
+		ops[0].renewed(r)
 	case *leaseholdv1.BatchRenewLeasesResponse:
 		for i, one := range r.GetResults()[:min(len(r.GetResults()), len(ops))] {
-			ops[i].item(one.GetError(), func(*Op) {})
+			ops[i].item(one.GetError(), func(o *Op) { o.renewed(one.GetResponse()) })
 		}
 	case *leaseholdv1.ReportAttemptResponse:
 		ops[0].reported(r)
@@ -66,6 +68,11 @@ func (o *Op) shown(e *leaseholdv1.Execution) {
 	o.State = strings.TrimPrefix(e.GetState().String(), "EXECUTION_STATE_")
 }
 
+// renewed keeps what is left of the lease, counted from before the call: it lasts longer than that.
+func (o *Op) renewed(r *leaseholdv1.RenewLeaseResponse) {
+	o.Lasts = int64(r.GetLeaseDuration().AsDuration())
+}
+
 func (o *Op) reported(r *leaseholdv1.ReportAttemptResponse) {
 	o.Replayed = r.GetReplayed()
 	o.State = strings.TrimPrefix(r.GetExecutionState().String(), "EXECUTION_STATE_")
@@ -82,6 +89,7 @@ func grants(poll Op, r *leaseholdv1.LeaseAttemptResponse) []Op {
 		ops[i] = poll
 		ops[i].Kind, ops[i].Execution, ops[i].Step = Grant, parse(l.GetExecutionId()), parse(l.GetStepId())
 		ops[i].Attempt, ops[i].Version, ops[i].Number = parse(l.GetAttemptId()), l.GetLeaseVersion(), l.GetAttemptNumber()
+		ops[i].Lasts = int64(r.GetHeldDuration().AsDuration() + l.GetLeaseDuration().AsDuration())
 	}
 	return ops
 }

@@ -22,6 +22,7 @@ const (
 	ruleOneLease     = "one-lease"
 	ruleVersions     = "versions"
 	ruleLinearizable = "linearizable"
+	ruleKept         = "kept"
 	ruleFinal        = "final"
 	ruleDurable      = "durable"
 	ruleRefused      = "refused"
@@ -42,6 +43,7 @@ func Rules() []Rule {
 		{ruleOneLease, "A step has at most one live lease at any instant, and a lease is one session's."},
 		{ruleVersions, "lease_version grows within a step, is never used twice, and is greater for a grant that began after another was answered."},
 		{ruleLinearizable, "For each step the answers to lease, renew, report and release fit to one lease that changes hands, in the order in which they can have happened."},
+		{ruleKept, "A lease lasts as long as it was granted or renewed for: until then no call on it is refused because it is over."},
 		{ruleFinal, "What has ended stays as it ended: nothing but a new round follows, in the tables, the timeline and the answers."},
 		{ruleDurable, "What was answered OK is in the tables, with all of its effect."},
 		{ruleRefused, "A call that was refused changed nothing; a late report leaves its one counted entry. What a worker is said to have done, it asked for."},
@@ -70,6 +72,7 @@ func check(h History, c Committed, finished bool) []Violation {
 	b.oneLease()
 	b.versions()
 	b.linearizable()
+	b.kept()
 	b.final()
 	b.durable()
 	b.refused()

@@ -88,6 +88,7 @@ type Op struct {
 	Session   uuid.UUID `json:"session,omitzero"`
 	Version   int64     `json:"version,omitempty"` // lease_version, as held or as granted
 	Number    int32     `json:"number,omitempty"`  // of the attempt; of an enqueue: how many steps
+	Lasts     int64     `json:"lasts,omitempty"`   // nanoseconds from Begin on for which the lease is good, by the answer of a grant or renewal
 
 	Namespace string `json:"namespace,omitempty"`
 	Key       string `json:"key,omitempty"` // idempotency key, request id, or the method of an Other

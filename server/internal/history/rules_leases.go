@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -172,4 +173,36 @@ func (b *book) growing(grants []*Op) {
 			b.broken(ruleVersions, "%s began after %s was answered", g, greatest)
 		}
 	}
+}
+
+const reasonExpired = "LEASE_EXPIRED"
+
+// kept: rule kept. A refusal that had come before the time was over that an earlier answer gave
+// the lease, by the clients' clock and counted from before that call, is a broken word. It stands
+// on PostgreSQL's clock going at the pace of ours: where that is set, the rule says nothing.
+func (b *book) kept() {
+	for i := range b.c.Attempts {
+		a := &b.c.Attempts[i]
+		if a.State != lost {
+			continue
+		}
+		for _, o := range b.opsOf(a.ID) {
+			if (o.Kind != Renew && o.Kind != Report) || o.Version != a.Version || o.Outcome != Refused || o.Reason != reasonExpired {
+				continue
+			}
+			if until := b.goodUntil(a, o.Begin); o.End < until {
+				b.broken(ruleKept, "%s was refused as %s, %s before the lease of attempt %s was over", o, o.Reason, time.Duration(until-o.End), a.ID)
+			}
+		}
+	}
+}
+
+// goodUntil is how long a lease is good at least, by what was answered before an instant.
+func (b *book) goodUntil(a *Attempt, instant int64) (until int64) {
+	for _, o := range b.opsOf(a.ID) {
+		if (o.Kind == Grant || o.Kind == Renew) && o.Version == a.Version && o.Outcome == OK && o.End <= instant {
+			until = max(until, o.Begin+o.Lasts)
+		}
+	}
+	return until
 }

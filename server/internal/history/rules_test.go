@@ -119,6 +119,11 @@ func brokenAnswers() []breakage {
 
 func brokenLeases() []breakage {
 	return slices.Concat(brokenHolders(), brokenVersions(), []breakage{
+		{"kept", "a report that is refused as late while the lease is good", "before the lease", func(s *story) {
+			a := s.attempt("lost", "a", 1)
+			grant, late := s.op(history.Grant, history.OK, a.ID), s.op(history.Report, history.Refused, a.ID)
+			late.Reason, grant.Lasts = "LEASE_EXPIRED", late.End-grant.Begin+1
+		}},
 		{"linearizable", "a renewal after the end was answered", "", func(s *story) {
 			a := s.attempt("lost", "a", 2)
 			s.add(*s.op(history.Renew, history.OK, uuid.Nil), func(o *history.Op) { o.Attempt, o.Version = a.ID, a.Version })

@@ -34,8 +34,9 @@ func faults() []fault {
 			statement + "leases.sql.go", `ORDER BY attempt_id FOR UPDATE SKIP LOCKED`, `ORDER BY attempt_id FOR UPDATE`, "mass-expiry",
 		},
 		{
-			"renewals-not-kept", "a renewal that was answered OK lasts",
-			statement + "leases.sql.go", `GREATEST(l.expires_at, now() + u.duration)), duration`, `l.expires_at), duration`, "worker-killed",
+			"told-too-long", "a lease lasts as long as its holder was told",
+			"server/internal/grpcapi/encode_worker.go", `LeaseDuration: span(v.Remaining), RenewAfter: renewAfter(v.Remaining),`,
+			`LeaseDuration: span(10 * v.Remaining), RenewAfter: renewAfter(10 * v.Remaining),`, "worker-killed",
 		},
 		{
 			"publish-unconfirmed", "an event counts as published only when its sink has it",
@@ -52,10 +53,6 @@ func faults() []fault {
 		{
 			"token-without-timeline", "a fencing token is never given twice, over failovers too",
 			statement + "leases.sql.go", `pg_walfile_name(pg_current_wal_lsn())`, `'000000010000000000000001'::text`, "failover-async",
-		},
-		{
-			"hints-are-truth", "a lost hint costs a second, not the work",
-			"server/internal/scheduler/dispatcher.go", `	lookAtLeast    = time.Second `, `	lookAtLeast    = time.Hour `, "listen",
 		},
 		{
 			"keys-forgotten", "an idempotency key is one execution, whoever asks how often",

@@ -78,7 +78,9 @@ func (x *exercise) compare(ctx context.Context, r *Result) error {
 	}
 	r.Attempts = len(committed.Attempts)
 	for _, v := range history.CheckFinished(h, committed) {
-		r.broke(v)
+		if !x.clockMoved || v.Rule != "kept" { // By a clock that is moved no lease lasts as long as was told.
+			r.broke(v)
+		}
 	}
 	broken, err := core.CheckPart(ctx, x.url, core.Part{Namespace: x.namespace, ClockMoved: x.clockMoved})
 	for _, text := range broken {

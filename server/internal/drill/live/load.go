@@ -34,6 +34,7 @@ const (
 	producePace = 40 * time.Millisecond // of each producer, between two executions
 	callLimit   = 3 * time.Second       // of a producer's call; then it asks again, with the same key
 	holdingPace = 150 * time.Millisecond
+	longShare   = 0.03 // of the steps: they need renewals
 
 	goOnLimit     = 30 * time.Second // until work goes on
 	takeOverLimit = 30 * time.Second // until others have what was lost
@@ -204,8 +205,11 @@ func (l *load) request() *leaseholdv1.EnqueueExecutionRequest {
 		req.Steps = append(req.Steps, step("second", "first"))
 	}
 	for _, s := range req.Steps {
-		if rand.Float64() < l.cfg.failing {
+		switch chance := rand.Float64(); {
+		case chance < l.cfg.failing:
 			s.Input = core.JSON(`{"moody": true}`)
+		case chance > 1-longShare:
+			s.Input = core.JSON(`{"long": true}`)
 		}
 	}
 	return req

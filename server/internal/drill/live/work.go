@@ -45,6 +45,7 @@ type WorkerConfig struct {
 type order struct {
 	Fail  string `json:"fail,omitempty"`  // fail, for this reason
 	Moody bool   `json:"moody,omitempty"` // fail, by chance
+	Long  bool   `json:"long,omitempty"`  // work for longer than a lease lasts without renewals
 }
 
 // hands is the work of a worker process.
@@ -80,13 +81,17 @@ func (h *hands) handle(ctx context.Context, job *worker.Job[order]) (string, err
 	if h.cfg.Sleepwalk {
 		h.asleep.Do(func() { h.sleepwalk(ctx, job.StepID()) })
 	}
+	pace := h.cfg.Pace
+	if job.Input.Long {
+		pace = leaseDuration * 3 / 2
+	}
 	select {
 	case <-ctx.Done():
 		if h.cfg.Sleepwalk {
 			return "done, too late", nil
 		}
 		return "", context.Cause(ctx)
-	case <-time.After(h.cfg.Pace):
+	case <-time.After(pace):
 	}
 	if job.Input.Fail != "" {
 		return "", errors.New(job.Input.Fail)
