@@ -30,10 +30,7 @@ import (
 // unanswered, processes die, the clock jumps. After each step the store is compared with the
 // model (model_test.go), and its events with both.
 //
-// A failure names its seed and keeps a file; either replays it exactly:
-//
-//	go test ./server/internal/memstore -run TestSimulation -rapid.seed=N
-//	go test ./server/internal/memstore -run TestSimulation -rapid.failfile=testdata/rapid/...
+// The package's documentation tells how a failure is replayed.
 //
 // LEASEHOLD_STEPS is how many steps are driven at least.
 
