@@ -169,11 +169,9 @@ type world struct {
 	known   []scheduler.Revision // executions that have ended and were compared since
 }
 
-var simulationBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
-
 func newWorld(rt *rapid.T, all *tally) *world {
 	w := &world{
-		rt: rt, tally: all, m: newModel(simulationBegins), latest: simulationBegins, specs: map[*mExecution]*task.ExecutionSpec{},
+		rt: rt, tally: all, m: newModel(memstore.Epoch()), latest: memstore.Epoch(), specs: map[*mExecution]*task.ExecutionSpec{},
 		sink: map[uuid.UUID]*received{}, holders: map[uuid.UUID]uuid.UUID{}, folds: map[uuid.UUID]*fold{},
 	}
 	w.s = memstore.New(memstore.Config{
