@@ -10,6 +10,16 @@
 // Nothing depends on chance but what Config.Chance gives: the same calls make the same changes.
 // Config.Fault makes a commit fail as a crash would, before it or after it.
 //
+// TestSimulation, in this package, drives the ports on it from one goroutine against a model, with
+// crashes, lost answers, parked calls and jumps of the clock, 20,000 steps by default:
+//
+//	LEASEHOLD_STEPS=1000000 go test ./server/internal/memstore -run TestSimulation
+//
+// A failure names its seed, and a file with a shorter history. Either replays it exactly:
+//
+//	go test ./server/internal/memstore -run TestSimulation_Agrees -rapid.seed=N
+//	go test ./server/internal/memstore -run TestSimulation_Agrees -rapid.failfile=testdata/rapid/...
+//
 // It leaves out what operators look at (scheduler.FleetStore, outbox.EventStore, the list of
 // executions, a page of step inputs): scheduler.New does without. Retention removes nothing:
 // nobody gets the right to it.

@@ -13,7 +13,7 @@ func (w *world) quiesce() {
 	w.rt.Helper()
 	w.calm = true
 	w.rounds, w.grants, w.runs, w.parked = nil, nil, nil, nil
-	for name := range map[string]bool{"a": true, "b": true} {
+	for _, name := range []string{"a", "b"} {
 		if w.m.paused[name] {
 			w.setPause(name, false)
 		}

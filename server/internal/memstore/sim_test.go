@@ -30,10 +30,7 @@ import (
 // unanswered, processes die, the clock jumps. After each step the store is compared with the
 // model (model_test.go), and its events with both.
 //
-// A failure names its seed and keeps a file; either replays it exactly:
-//
-//	go test ./server/internal/memstore -run TestSimulation -rapid.seed=N
-//	go test ./server/internal/memstore -run TestSimulation -rapid.failfile=testdata/rapid/...
+// The package's documentation tells how a failure is replayed.
 //
 // LEASEHOLD_STEPS is how many steps are driven at least.
 
@@ -172,11 +169,9 @@ type world struct {
 	known   []scheduler.Revision // executions that have ended and were compared since
 }
 
-var simulationBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
-
 func newWorld(rt *rapid.T, all *tally) *world {
 	w := &world{
-		rt: rt, tally: all, m: newModel(simulationBegins), latest: simulationBegins, specs: map[*mExecution]*task.ExecutionSpec{},
+		rt: rt, tally: all, m: newModel(memstore.Epoch()), latest: memstore.Epoch(), specs: map[*mExecution]*task.ExecutionSpec{},
 		sink: map[uuid.UUID]*received{}, holders: map[uuid.UUID]uuid.UUID{}, folds: map[uuid.UUID]*fold{},
 	}
 	w.s = memstore.New(memstore.Config{

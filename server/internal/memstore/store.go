@@ -64,8 +64,8 @@ type Store struct {
 	sweptAt      time.Time // zero: never
 }
 
-// epoch is where a clock of the store's own begins.
-var epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+// Epoch is where a clock of the store's own begins.
+func Epoch() time.Time { return time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC) }
 
 // New makes an empty store.
 func New(c Config) *Store {
@@ -73,7 +73,7 @@ func New(c Config) *Store {
 		c.Chance = rand.Float64
 	}
 	s := &Store{
-		c: c, selected: map[task.EventType]bool{}, clock: epoch,
+		c: c, selected: map[task.EventType]bool{}, clock: Epoch(),
 		executions: map[uuid.UUID]execution{}, keys: map[keyOf]uuid.UUID{}, steps: map[uuid.UUID]step{},
 		attempts: map[uuid.UUID]attempt{}, leases: map[uuid.UUID]lease{}, requests: map[requestKey]request{},
 		timers: map[timerKey]time.Time{}, entries: map[uuid.UUID][]scheduler.EntryView{},
