@@ -13,11 +13,17 @@ TESTFLAGS ?=
 # RACE=required makes `make test` fail where the race detector cannot run.
 RACE ?= wanted
 
+# How long `make fuzz` lets each target run, and further flags, such as FUZZFLAGS=-parallel=2.
+FUZZTIME  ?= 20s
+FUZZFLAGS ?=
+FUZZ      := drill/hostile:FuzzExecutionService drill/hostile:FuzzWorkerService drill/hostile:FuzzOperatorService \
+	drill/hostile:FuzzPageTokens drill/hostile:FuzzProgramOutput webhook:FuzzAnswer
+
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-faults lint generate build postgres
+.PHONY: help run demo test test-faults fuzz lint vulnerabilities generate build postgres
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## run the scheduler with a PostgreSQL of its own, on 127.0.0.1:50051
 	@exec bin/leasehold dev $(ARGS)
@@ -39,13 +45,22 @@ test: postgres ## run the tests, with the race detector where a C compiler is
 test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
 	LEASEHOLD_FULL=1 CGO_ENABLED=1 $(GO) test -race -timeout 60m -count=1 $(TESTFLAGS) ./server/...
 
-lint: ## check formatting, proto files and code
+fuzz: postgres ## send any bytes to the services and parsers, each of six targets for FUZZTIME (20s)
+	@for target in $(FUZZ); do \
+		echo "=== $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $(FUZZFLAGS) "./server/internal/$${target%:*}" || exit 1; \
+	done
+
+lint: vulnerabilities ## check formatting, proto files and code
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	GOOS=darwin CGO_ENABLED=0 $(GO) vet ./server/...
 	$(TOOL) buf lint
 	$(TOOL) golangci-lint run
+
+vulnerabilities: ## look for known vulnerabilities of what the service is built from, without the network
+	$(GO) -C server/tools/vuln run . "$(CURDIR)"
 
 generate: ## write the generated code anew: the stubs from proto/, the queries from db/
 	$(TOOL) buf generate
