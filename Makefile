@@ -13,11 +13,17 @@ TESTFLAGS ?=
 # RACE=required makes `make test` fail where the race detector cannot run.
 RACE ?= wanted
 
+# How long `make fuzz` lets each target run, and further flags, such as FUZZFLAGS=-parallel=2.
+FUZZTIME  ?= 20s
+FUZZFLAGS ?=
+FUZZ      := drill/hostile:FuzzExecutionService drill/hostile:FuzzWorkerService drill/hostile:FuzzOperatorService \
+	drill/hostile:FuzzPageTokens drill/hostile:FuzzProgramOutput webhook:FuzzAnswer
+
 .DEFAULT_GOAL := help
-.PHONY: help run demo drill test test-faults prove-drill simulate fuzz test-patroni lint generate build postgres
+.PHONY: help run demo drill soak test test-faults prove-drill simulate fuzz test-patroni lint vulnerabilities generate build postgres
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## run the scheduler with a PostgreSQL of its own, on 127.0.0.1:50051
 	@exec bin/leasehold dev $(ARGS)
@@ -28,6 +34,9 @@ demo: build ## send 2,000 coupons while processes are killed and frozen; two min
 # Which drills, or on which database, as in: make drill ARGS='--only outage,listen'
 drill: build ## kill, freeze and cut off every part of an installation, and check that nothing is lost
 	@exec bin/leasehold drill $(ARGS)
+
+soak: build ## drill with faults at random until a million attempts were made (hours)
+	@exec bin/leasehold drill --soak 1000000 $(ARGS)
 
 test: postgres ## run the tests, with the race detector where a C compiler is
 	@$(find_cc); \
@@ -52,7 +61,13 @@ test-patroni: postgres ## kill the leader of three PostgreSQLs under Patroni; ne
 simulate: ## drive the core through 1,000,000 random steps against a model, in memory (minutes)
 	LEASEHOLD_STEPS=1000000 $(GO) test -run TestSimulation -v -count=1 -timeout 60m ./server/internal/memstore $(TESTFLAGS)
 
-lint: ## check formatting, proto files and code
+fuzz: postgres ## send any bytes to the services and parsers, each of six targets for FUZZTIME (20s)
+	@for target in $(FUZZ); do \
+		echo "=== $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $(FUZZFLAGS) "./server/internal/$${target%:*}" || exit 1; \
+	done
+
+lint: vulnerabilities ## check formatting, proto files and code
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
@@ -60,6 +75,9 @@ lint: ## check formatting, proto files and code
 	GOOS=darwin CGO_ENABLED=0 $(GO) vet ./server/...
 	$(TOOL) buf lint
 	$(TOOL) golangci-lint run
+
+vulnerabilities: ## look for known vulnerabilities of what the service is built from, without the network
+	$(GO) -C server/tools/vuln run . "$(CURDIR)"
 
 generate: ## write the generated code anew: the stubs from proto/, the queries from db/
 	$(TOOL) buf generate

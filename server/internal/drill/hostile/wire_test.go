@@ -147,7 +147,7 @@ func (m *maker) pair(entry protoreflect.MessageDescriptor) []byte {
 
 // instant is a duration or a timestamp.
 func (m *maker) instant(f protoreflect.FieldDescriptor, wild bool) []byte {
-	seconds, nanos := int64(0), int64(0)
+	var seconds, nanos int64
 	switch {
 	case wild:
 		seconds, nanos = m.anyNumber(), m.anyNumber()
