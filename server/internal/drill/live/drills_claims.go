@@ -132,7 +132,7 @@ func readFailure(ctx context.Context, c *core.Client, id string, attempts int, r
 const (
 	massive        = 5000
 	massCapability = "drill.mass"
-	massLease      = 15 * time.Second
+	massLease      = 20 * time.Second
 	massLimit      = 2 * time.Minute
 )
 
@@ -237,7 +237,7 @@ func vanish(ctx context.Context, x *exercise, c *core.Client) error {
 		if err != nil || waiting == 0 {
 			return err
 		}
-		if _, err := w.Lease(ctx, core.Poll{Max: 500, Wait: time.Second, TTL: massLease, Request: uuid.NewString()}); err != nil {
+		if _, err := w.Lease(ctx, core.Poll{Max: 500, Wait: 5 * time.Second, TTL: massLease, Request: uuid.NewString()}); err != nil {
 			return fmt.Errorf("lease many: %w", err)
 		}
 	}
