@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -36,7 +37,7 @@ func newImpatientGateway(t *testing.T, target string, limit time.Duration) *impa
 		Transport:     onward,
 		FlushInterval: -1, // a stream's messages go on at once
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
-			if context.Cause(r.Context()) == context.DeadlineExceeded {
+			if errors.Is(context.Cause(r.Context()), context.DeadlineExceeded) {
 				g.tooLong.Add(1)
 			}
 			w.WriteHeader(http.StatusGatewayTimeout)

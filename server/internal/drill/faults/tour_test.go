@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -159,7 +160,7 @@ func (v *tour) awaitEnd(ctx context.Context, id string) error {
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 			time.Sleep(10 * time.Millisecond)
 		default:
-			if err == io.EOF || answered(err) == nil {
+			if errors.Is(err, io.EOF) || answered(err) == nil {
 				return nil
 			}
 			return fmt.Errorf("watch: %w", err)
