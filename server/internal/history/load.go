@@ -12,7 +12,7 @@ import (
 
 // Load reads the tables of a namespace, or of all with an empty name, in one read-only snapshot.
 // The service may work meanwhile. It needs about a kilobyte for each attempt of a run with all
-// events, and seconds for a million.
+// events.
 func Load(ctx context.Context, conn *pgx.Conn, namespace string) (Committed, error) {
 	c := Committed{Namespace: namespace}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})

@@ -36,9 +36,11 @@ FROM made, (VALUES (1, 'execution.v1.enqueued'), (2, 'execution.v1.started'), (3
 DROP TABLE made;
 ANALYZE`
 
-// TestCheck_ManyAttempts: a run of many attempts with five calls each and all deliveries is loaded
-// and checked within bounds. With LEASEHOLD_FULL=1 it is a million attempts. Seen there, on two
-// cores beside other work: figures below.
+// TestCheck_ManyAttempts: a run of many attempts with five ops each and all deliveries is loaded
+// and checked within bounds; with LEASEHOLD_FULL=1 a million of them. Seen with 150,000 attempts,
+// 900,000 events, 750,000 ops and 900,000 deliveries, on two cores that twenty processes shared:
+// loaded in 8 s, checked in 15 s; the tables took 157 MiB, the history 323 MiB, and all with
+// indexes and garbage 1.2 GiB of the system.
 func TestCheck_ManyAttempts(t *testing.T) {
 	n := 5_000
 	if os.Getenv("LEASEHOLD_FULL") == "1" {

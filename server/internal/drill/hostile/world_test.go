@@ -30,7 +30,7 @@ const (
 )
 
 // stage holds the world that scripts play in.
-type stage struct{ now *world }
+type stage struct{ now, old *world }
 
 // world is a server, its database, and what is known to exist there.
 type world struct {
@@ -49,13 +49,14 @@ type world struct {
 func newStage(f *testing.F) *stage {
 	f.Helper()
 	s := &stage{now: newWorld(f)}
-	f.Cleanup(func() { s.now.end(f) })
+	f.Cleanup(func() { s.clear(f); s.now.end(f) })
 	return s
 }
 
 // world is the one to play in.
 func (s *stage) world(t *testing.T) *world {
 	t.Helper()
+	s.clear(t)
 	if s.now.scripts >= scriptsOfAWorld {
 		s.now.check(t)
 		s.replace(t)
@@ -71,10 +72,20 @@ func (s *stage) world(t *testing.T) *world {
 	return s.now
 }
 
+// replace makes a new world. The old one is ended by the next script: an input has ten seconds, and
+// a slow machine needs some for each.
 func (s *stage) replace(t testing.TB) {
 	t.Helper()
-	s.now.end(t)
-	s.now = newWorld(t)
+	s.clear(t)
+	s.old, s.now = s.now, newWorld(t)
+}
+
+func (s *stage) clear(t testing.TB) {
+	t.Helper()
+	if s.old != nil {
+		s.old.end(t)
+		s.old = nil
+	}
 }
 
 func newWorld(t testing.TB) *world {
