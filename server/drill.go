@@ -12,8 +12,8 @@ import (
 
 type drillCommand struct {
 	URL      string   `name:"database-url" placeholder:"URL" help:"Database of yours to drill on, in namespaces of its own, whose rows are removed in the end; its schema is brought up to date, and it must not be at work. Drills that stop or move the database itself are then skipped. Without it there is a private one."`
-	Only     []string `help:"Names of the drills to run, with commas; by default all."`
-	Soak     int      `placeholder:"N" help:"Not the drills, but faults at random under as much load as the machine carries, until N attempts were made."`
+	Only     []string `default:"" help:"Names of the drills to run, with commas; by default all."`
+	Soak     int      `default:"0" help:"Not the drills, but faults at random under as much load as the machine carries, until so many attempts were made; 0: none of that."`
 	List     bool     `help:"Print the drills, and run none."`
 	JSON     bool     `name:"json" help:"Report as JSON."`
 	KeepLogs bool     `help:"Keep the logs and histories, and say where."`
