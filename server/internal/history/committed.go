@@ -74,7 +74,7 @@ type Step struct {
 	MaximumAttempts             int32 // -1: no limit
 	WaitingParents              int32
 	AttemptsEnded, Counted      int32
-	Asked                       bool // there is a scheduling request for its next attempt
+	Asked                       bool // there is a scheduling request for its next attempt, or a timer that is due will end it
 	Output, Checkpoint          Digest
 }
 

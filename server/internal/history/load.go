@@ -42,7 +42,9 @@ SELECT e.id, e.namespace, COALESCE(e.idempotency_key, ''), e.state, e.round, e.s
 FROM executions e`
 	stepsQuery = `
 SELECT s.id, s.execution_id, s.name, s.state, s.stopped_because, COALESCE((s.retry_policy ->> 'MaximumAttempts')::integer, 3),
-    s.waiting_parents, s.attempts_ended, s.counted, r.step_id IS NOT NULL, substr(sha256(o.body), 1, 8), substr(sha256(c.body), 1, 8)
+    s.waiting_parents, s.attempts_ended, s.counted, r.step_id IS NOT NULL OR EXISTS (
+        SELECT FROM timers t WHERE t.execution_id = s.execution_id AND t.step_id IN (s.id, '00000000-0000-0000-0000-000000000000')
+            AND t.kind <> 'START' AND t.fires_at <= now()), substr(sha256(o.body), 1, 8), substr(sha256(c.body), 1, 8)
 FROM steps s
 LEFT JOIN scheduling_requests r ON r.step_id = s.id AND r.attempt_number = s.attempts_ended + 1
 LEFT JOIN payloads o ON o.step_id = s.id AND o.role = 'OUTPUT'

@@ -34,7 +34,7 @@ func (d *dispatcher) deliverAll(ctx context.Context, began time.Time, placed []t
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	d.wg.Go(func() { d.deliver(ctx, began, all, byPoll) })
+	d.beside.run(func() { d.deliver(ctx, began, all, byPoll) })
 }
 
 // deliver reads what the workers get, and answers their polls. It has a time of its own: what
@@ -107,7 +107,7 @@ func (d *dispatcher) replay(p *parkedPoll, live []uuid.UUID) {
 	if busy {
 		return
 	}
-	d.wg.Go(func() {
+	d.beside.run(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)
 		defer cancel()
 		began := stopwatch()
@@ -136,7 +136,7 @@ func (d *dispatcher) handBack(leases []LeaseView) {
 	if len(grants) == 0 {
 		return
 	}
-	d.wg.Go(func() {
+	d.beside.run(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), deliverTimeout)
 		defer cancel()
 		for range returnTries {

@@ -38,14 +38,14 @@ func TestDelivery_HandsBackWhatNobodyHears(t *testing.T) {
 	gone := &parkedPoll{answer: make(chan pollResult, 1)}
 	gone.state.Store(pollGone)
 	d.hand(gone, []LeaseView{lease}, stopwatch())
-	d.wg.Wait()
+	d.beside.end()
 	if got := <-store.got; len(got) != 1 || got[0] != want {
 		t.Errorf("handed back %+v, want %+v", got, want)
 	}
 
 	here := &parkedPoll{answer: make(chan pollResult, 1)}
 	d.hand(here, []LeaseView{lease}, stopwatch())
-	d.wg.Wait()
+	d.beside.end()
 	if len(store.got) != 0 {
 		t.Error("a delivered grant was handed back")
 	}
@@ -61,7 +61,7 @@ func TestDelivery_NeverHandsBackAReplay(t *testing.T) {
 	gone := &parkedPoll{answer: make(chan pollResult, 1)}
 	gone.state.Store(pollGone)
 	d.hand(gone, []LeaseView{{AttemptID: uuid.New(), LeaseVersion: 7, Delivery: firstDelivery + 1}}, stopwatch())
-	d.wg.Wait()
+	d.beside.end()
 	if len(store.got) != 0 {
 		t.Error("a replay was handed back")
 	}
@@ -87,7 +87,7 @@ func TestPoll_CallerThatLeavesHandsBackItsAnswer(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("a caller that left was answered OK")
 	}
-	d.wg.Wait()
+	d.beside.end()
 	if got := <-store.got; len(got) != 1 || got[0].LeaseVersion != 9 {
 		t.Errorf("handed back %+v", got)
 	}

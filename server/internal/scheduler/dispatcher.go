@@ -44,7 +44,7 @@ type dispatcher struct {
 	mu     sync.Mutex
 	hinted bool           // something may be due
 	quiet  map[Group]bool // groups of which nothing is due before the next look
-	wg     sync.WaitGroup
+	beside background
 
 	lookedAt time.Time // when polls were last looked up; of the loop alone, monotonic
 }
@@ -122,7 +122,7 @@ func (d *dispatcher) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			d.wg.Wait()
+			d.beside.end()
 			return
 		case <-d.wake:
 			timer.Stop()

@@ -159,7 +159,7 @@ func (e programEnd) judge(t *testing.T, got *leaseholdv1.Execution, stdout, stde
 	failure := last.GetFailure()
 	want := ""
 	switch {
-	case len(stdout) > maxProgramOutput:
+	case len(stdout) > maxProgramOutput && (e == 0 || e == execworker.TempFail): // of the latter the second attempt
 		want = worker.TypeResultTooLarge
 	case e >= endsBySignal:
 		want = execworker.TypeSignal
@@ -169,7 +169,7 @@ func (e programEnd) judge(t *testing.T, got *leaseholdv1.Execution, stdout, stde
 	if failure.GetType() != want || (got.GetState() == leaseholdv1.ExecutionState_EXECUTION_STATE_SUCCEEDED) != (want == "") {
 		t.Fatalf("ends %s with %q, want %q: %v", got.GetState(), failure.GetType(), want, failure)
 	}
-	if n := 1 + btoi(e == execworker.TempFail && want == ""); len(step.GetAttempts()) != n {
+	if n := 1 + btoi(e == execworker.TempFail); len(step.GetAttempts()) != n {
 		t.Errorf("%d attempts, want %d", len(step.GetAttempts()), n)
 	}
 	if m := failure.GetMessage(); !utf8.ValidString(m) || strings.ContainsRune(m, 0) || len(m) > maxFailureMessage {

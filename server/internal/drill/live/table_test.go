@@ -28,7 +28,7 @@ func TestReport_LastLine(t *testing.T) {
 	} {
 		var text, machine strings.Builder
 		for to, asJSON := range map[*strings.Builder]bool{&text: false, &machine: true} {
-			c := &course{cfg: Config{Out: to, JSON: asJSON}, results: map[string]Result{}}
+			c := &course{cfg: Config{Out: to, JSON: asJSON}, chosen: catalogue(), results: map[string]Result{}}
 			for _, r := range tt.results {
 				c.results[r.Name] = r
 			}
