@@ -91,7 +91,7 @@ func TestB93_SlotsHoldUnderARace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const slots, polls = 5, 30
-	n := count(t, 60, 200)
+	n := count(t, 30, 200)
 	w.enqueueMany(n, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a")) })
 	h := w.worker(0, slots)
 	for done := 0; done < n; {

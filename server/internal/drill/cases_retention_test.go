@@ -153,7 +153,7 @@ func (picky) Publish(_ context.Context, e *outbox.Event) error {
 func TestB92_NoDeadlocksWithRetention(t *testing.T) {
 	t.Parallel()
 	w := newForgetful(t, 3, time.Second)
-	executions, steps := count(t, 40, 200), count(t, 12, 20)
+	executions, steps := count(t, 24, 200), count(t, 10, 20)
 	ids := w.enqueueMany(executions, func(int) *leaseholdv1.EnqueueExecutionRequest { return layered(steps) })
 	ctx, stop := context.WithCancel(w.ctx)
 	defer stop()

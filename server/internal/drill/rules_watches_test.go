@@ -248,7 +248,7 @@ func TestWatch_ManySteps(t *testing.T) {
 func TestWatch_Crowd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Replicas, c.MaxConns = 2, 4 })
-	crowd := count(t, 500, 500)
+	crowd := count(t, 200, 500)
 	one := w.enqueue(graph(step("a"), step("b", "a"), step("c", "b")))
 	others := w.enqueueMany(crowd, func(int) *leaseholdv1.EnqueueExecutionRequest { return graph(step("a"), step("b", "a")) })
 	var stories []*story

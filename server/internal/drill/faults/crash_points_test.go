@@ -228,7 +228,7 @@ func TestCrashPoints_EachOnce(t *testing.T) {
 	v := startTour(t, p)
 	points := everyPoint(t)
 	maps.DeleteFunc(points, func(point string, _ bool) bool { return ofRetention(point) })
-	w.walk(points, 12)
+	w.walk(points, 6)
 	w.settle(v, p)
 }
 
