@@ -139,6 +139,8 @@ func TestLease_NeverTwoHandlersAtATime(t *testing.T) {
 			w.mustStop(t)
 		}
 		time.Sleep(time.Minute) // calls that the network still holds
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		if ran < 20 {
 			t.Errorf("%d handlers ran of %d grants, too few to tell anything", ran, a.grants)
 		}
