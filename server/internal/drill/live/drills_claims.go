@@ -150,8 +150,10 @@ func massExpiry(ctx context.Context, x *exercise) error {
 		return fmt.Errorf("lock a lease: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	if _, err := tx.Exec(ctx, `SELECT l.attempt_id FROM leases l JOIN executions e ON e.id = l.execution_id
-		WHERE e.namespace = $1 AND e.name = 'mass' ORDER BY l.attempt_id LIMIT 1 FOR UPDATE OF l`, x.namespace); err != nil {
+	locked := &leaseholdv1.RenewLeaseRequest{}
+	if err := tx.QueryRow(ctx, `SELECT l.attempt_id::text, l.lease_version, l.session_id::text FROM leases l JOIN executions e ON e.id = l.execution_id
+		WHERE e.namespace = $1 AND e.name = 'mass' ORDER BY l.attempt_id LIMIT 1 FOR UPDATE OF l`, x.namespace).
+		Scan(&locked.AttemptId, &locked.LeaseVersion, &locked.SessionId); err != nil {
 		return fmt.Errorf("lock a lease: %w", err)
 	}
 	x.faults += massive
@@ -166,6 +168,9 @@ func massExpiry(ctx context.Context, x *exercise) error {
 	}
 	x.recovered(time.Since(began))
 	if err := x.goesOn(ctx, now(), "with a lease locked"); err != nil {
+		return err
+	}
+	if err := x.neighbours(ctx, locked); err != nil {
 		return err
 	}
 	if err := tx.Rollback(ctx); err != nil {
