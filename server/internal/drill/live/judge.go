@@ -59,6 +59,9 @@ func (x *exercise) compare(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
+	if err := worthComparing(&h); err != nil {
+		r.fail(err.Error())
+	}
 	conn, err := pgx.Connect(ctx, x.url)
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
@@ -91,6 +94,26 @@ func (x *exercise) compare(ctx context.Context, r *Result) error {
 		r.fail(text)
 	}
 	return err
+}
+
+// worthComparing: of a history in which a kind of call is missing nothing can be said.
+func worthComparing(h *history.History) error {
+	var enqueues, grants, reports int
+	for i := range h.Ops {
+		switch o := &h.Ops[i]; {
+		case o.Outcome != history.OK:
+		case o.Kind == history.Enqueue:
+			enqueues++
+		case o.Kind == history.Grant:
+			grants++
+		case o.Kind == history.Report:
+			reports++
+		}
+	}
+	if enqueues == 0 || grants == 0 || reports == 0 || len(h.Deliveries) == 0 {
+		return fmt.Errorf("nothing to compare: %d enqueues, %d grants, %d reports and %d events were recorded", enqueues, grants, reports, len(h.Deliveries))
+	}
+	return nil
 }
 
 // forgetTimes makes all instants of PostgreSQL's clock the same, where that was set meanwhile. The

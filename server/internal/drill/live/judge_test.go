@@ -119,6 +119,7 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 			x.consumers[x.namespace] = &history.Recorder{}
 			x.consumers[x.namespace].Consumes()
 		}, Failed, false, false, "delivery"},
+		"no call was recorded": {func(_ *testing.T, x *exercise) { x.recorder = &history.Recorder{} }, Failed, false, false, "nothing to compare"},
 		"an answer that no client should get": {func(t *testing.T, x *exercise) {
 			call := x.recorder.Unary("test")
 			_ = call(t.Context(), "/leasehold.v1.ExecutionService/CancelExecution", &leaseholdv1.CancelExecutionRequest{}, nil, nil,

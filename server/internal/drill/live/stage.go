@@ -214,6 +214,9 @@ func (s *stage) addresses(first int) []string {
 // examine tells of a process that ended by itself.
 func (s *stage) examine() error {
 	for _, r := range s.replicas {
+		if r.process == nil {
+			continue
+		}
 		select {
 		case <-r.process.Exited():
 			if err := r.process.ByItself(); err != nil {
