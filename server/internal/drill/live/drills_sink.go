@@ -102,7 +102,11 @@ func sinkAway(ctx context.Context, x *exercise) error {
 	if err != nil {
 		return err
 	}
-	if waiting == 0 {
+	long, err := x.number(ctx, `SELECT count(*) FROM outbox_events WHERE namespace = $1 AND status <> 'PUBLISHED' AND created_at < clock_timestamp() - $2::interval`, x.namespace, away/2)
+	if err != nil {
+		return err
+	}
+	if long == 0 {
 		return errors.New("no event waited for the sink: it was not away")
 	}
 	refuse(false)
