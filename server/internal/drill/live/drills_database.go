@@ -54,6 +54,9 @@ func failoverSync(ctx context.Context, x *exercise) error {
 	return x.failOver(ctx)
 }
 
+// backLimit is within which the service is back after a promotion.
+const backLimit = 10 * time.Second
+
 // failOver ends the primary and promotes the standby.
 func (x *exercise) failOver(ctx context.Context) error {
 	x.primary.Kill()
@@ -62,7 +65,12 @@ func (x *exercise) failOver(ctx context.Context) error {
 		return err
 	}
 	x.db.Reset() // Its connections are broken.
-	return x.goesOn(ctx, now(), "after a failover")
+	took, err := x.load.goesOn(ctx, now(), backLimit)
+	if err != nil {
+		return fmt.Errorf("after a failover: %w", err)
+	}
+	x.recovered(took)
+	return nil
 }
 
 // failoverAsync: the standby has not got the last moments when the primary dies.
