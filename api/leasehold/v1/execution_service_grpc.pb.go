@@ -39,7 +39,8 @@ type ExecutionServiceClient interface {
 	// same content answers OK with the existing execution and created = false; with other
 	// content ALREADY_EXISTS, IDEMPOTENCY_KEY_REUSED. Bad graphs and fields: INVALID_ARGUMENT
 	// with one violation each, and nothing is stored. Steps of a namespace can need 10,000
-	// different capabilities: RESOURCE_EXHAUSTED, TOO_MANY_CAPABILITIES.
+	// different capabilities, of which none is ever forgotten: RESOURCE_EXHAUSTED,
+	// TOO_MANY_CAPABILITIES.
 	EnqueueExecution(ctx context.Context, in *EnqueueExecutionRequest, opts ...grpc.CallOption) (*EnqueueExecutionResponse, error)
 	// BatchEnqueueExecutions accepts all of its executions, or, with an error, none.
 	BatchEnqueueExecutions(ctx context.Context, in *BatchEnqueueExecutionsRequest, opts ...grpc.CallOption) (*BatchEnqueueExecutionsResponse, error)
@@ -182,7 +183,8 @@ type ExecutionServiceServer interface {
 	// same content answers OK with the existing execution and created = false; with other
 	// content ALREADY_EXISTS, IDEMPOTENCY_KEY_REUSED. Bad graphs and fields: INVALID_ARGUMENT
 	// with one violation each, and nothing is stored. Steps of a namespace can need 10,000
-	// different capabilities: RESOURCE_EXHAUSTED, TOO_MANY_CAPABILITIES.
+	// different capabilities, of which none is ever forgotten: RESOURCE_EXHAUSTED,
+	// TOO_MANY_CAPABILITIES.
 	EnqueueExecution(context.Context, *EnqueueExecutionRequest) (*EnqueueExecutionResponse, error)
 	// BatchEnqueueExecutions accepts all of its executions, or, with an error, none.
 	BatchEnqueueExecutions(context.Context, *BatchEnqueueExecutionsRequest) (*BatchEnqueueExecutionsResponse, error)

@@ -43,7 +43,7 @@ func Rules() []Rule {
 		{ruleOneLease, "A step has at most one live lease at any instant, and a lease is one session's."},
 		{ruleVersions, "lease_version grows within a step, is never used twice, and is greater for a grant that began after another was answered."},
 		{ruleLinearizable, "For each step the answers to lease, renew, report and release fit to one lease that changes hands, in the order in which they can have happened."},
-		{ruleKept, "A lease lasts as long as it was granted or renewed for: until then no call on it is refused because it is over."},
+		{ruleKept, "A lease lasts as long as it was granted or renewed for: until then no call on it is refused because it is over, and nobody else gets the step."},
 		{ruleFinal, "What has ended stays as it ended: nothing but a new round follows, in the tables, the timeline and the answers."},
 		{ruleDurable, "What was answered OK is in the tables, with all of its effect."},
 		{ruleRefused, "A call that was refused changed nothing; a late report leaves its one counted entry. What a worker is said to have done, it asked for."},

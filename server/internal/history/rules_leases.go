@@ -175,32 +175,56 @@ func (b *book) growing(grants []*Op) {
 	}
 }
 
-const reasonExpired = "LEASE_EXPIRED"
+// Why a lost attempt ended by the time of its lease, and not by somebody's word.
+const (
+	overExpired    = "lease_expired"
+	overSuperseded = "session_superseded" // it lasts as long as others
+)
 
-// kept: rule kept. A refusal that had come before the time was over that an earlier answer gave
-// the lease, by the clients' clock and counted from before that call, is a broken word. It stands
-// on PostgreSQL's clock going at the pace of ours: where that is set, the rule says nothing.
+// kept: rule kept. A call that was refused as late, or a later grant of the step that was answered,
+// before the time was over that an answer gave the lease, by the clients' clock and counted from
+// before that call, is a broken word. It stands on PostgreSQL's clock going at the pace of ours:
+// where that is set, the rule says nothing.
 func (b *book) kept() {
 	for i := range b.c.Attempts {
 		a := &b.c.Attempts[i]
-		if a.State != lost {
+		if a.State != lost || a.Reason != overExpired && a.Reason != overSuperseded {
 			continue
 		}
-		for _, o := range b.opsOf(a.ID) {
-			if (o.Kind != Renew && o.Kind != Report) || o.Version != a.Version || o.Outcome != Refused || o.Reason != reasonExpired {
-				continue
-			}
-			if until := b.goodUntil(a, o.Begin); o.End < until {
-				b.broken(ruleKept, "%s was refused as %s, %s before the lease of attempt %s was over", o, o.Reason, time.Duration(until-o.End), a.ID)
+		if o := b.seenOver(a); o != nil {
+			if until := b.goodUntil(a); o.End < until {
+				b.broken(ruleKept, "%s was answered %s before the lease of attempt %s was over", o, time.Duration(until-o.End), a.ID)
 			}
 		}
 	}
 }
 
-// goodUntil is how long a lease is good at least, by what was answered before an instant.
-func (b *book) goodUntil(a *Attempt, instant int64) (until int64) {
+// seenOver is the earliest answer that tells that an attempt's lease is over: whatever the reason
+// that the refusal of a late call gives.
+func (b *book) seenOver(a *Attempt) (first *Op) {
+	note := func(o *Op) {
+		if first == nil || o.End < first.End {
+			first = o
+		}
+	}
 	for _, o := range b.opsOf(a.ID) {
-		if (o.Kind == Grant || o.Kind == Renew) && o.Version == a.Version && o.Outcome == OK && o.End <= instant {
+		if o.late() && o.Version == a.Version && (o.Kind == Report || o.Kind == Renew && o.Reason != reasonSession) {
+			note(o)
+		}
+	}
+	for _, g := range rows(b.h.Ops, &b.grants, a.Step) {
+		if g.Version > a.Version {
+			note(g)
+		}
+	}
+	return first
+}
+
+// goodUntil is how long a lease is good at least, by what was answered: a renewal that was answered
+// OK came before its end.
+func (b *book) goodUntil(a *Attempt) (until int64) {
+	for _, o := range b.opsOf(a.ID) {
+		if (o.Kind == Grant || o.Kind == Renew) && o.Version == a.Version && o.Outcome == OK {
 			until = max(until, o.Begin+o.Lasts)
 		}
 	}

@@ -124,6 +124,17 @@ func brokenLeases() []breakage {
 			grant, late := s.op(history.Grant, history.OK, a.ID), s.op(history.Report, history.Refused, a.ID)
 			late.Reason, grant.Lasts = "LEASE_EXPIRED", late.End-grant.Begin+1
 		}},
+		{"kept", "a report that is refused as late while the lease is good, for another has it already", "before the lease", func(s *story) {
+			a := s.attempt("lost", "a", 1)
+			grant, late := s.op(history.Grant, history.OK, a.ID), s.op(history.Report, history.Refused, a.ID)
+			late.Reason, grant.Lasts = "LEASE_SUPERSEDED", late.End-grant.Begin+1
+		}},
+		{"kept", "the next one was given while the lease was good, whose holder never asked again", "before the lease", func(s *story) {
+			a := s.attempt("lost", "a", 1)
+			grant, next := s.op(history.Grant, history.OK, a.ID), s.op(history.Grant, history.OK, s.attempt("lost", "a", 2).ID)
+			grant.Lasts = next.End - grant.Begin + 1
+			s.History.Ops = slices.DeleteFunc(s.History.Ops, func(o history.Op) bool { return o.Kind == history.Report && o.Attempt == a.ID })
+		}},
 		{"linearizable", "a renewal after the end was answered", "", func(s *story) {
 			a := s.attempt("lost", "a", 2)
 			s.add(*s.op(history.Renew, history.OK, uuid.Nil), func(o *history.Op) { o.Attempt, o.Version = a.ID, a.Version })

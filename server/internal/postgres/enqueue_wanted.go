@@ -20,9 +20,9 @@ func (s *Store) wantedCapabilities(ctx context.Context, batch []scheduler.NewExe
 		return wanted, nil
 	}
 	var taken map[capabilityKey]dbsqlc.FindExecutionsByKeyRow
-	err := s.readOnly(ctx, "look for keys", func(q *dbsqlc.Queries) error {
+	err := s.tx(ctx, "look for keys", func(ctx context.Context, t *txn) error {
 		var err error
-		taken, err = (&enqueue{t: &txn{q: q, s: s}, batch: batch}).findExisting(ctx)
+		taken, err = (&enqueue{t: t, batch: batch}).findExisting(ctx)
 		return err
 	})
 	if err != nil {

@@ -28,8 +28,8 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 		wanted[capabilityKey{r.Namespace, c}] = true
 	}
 	if !s.remembers(wanted) { // a worker that is going to be refused leaves none behind
-		if err := s.readOnly(ctx, "look for room", func(q *dbsqlc.Queries) error {
-			return (&txn{q: q, s: s}).roomForWorker(ctx, r.Namespace, r.Name)
+		if err := s.tx(ctx, "look for room", func(ctx context.Context, t *txn) error {
+			return t.roomForWorker(ctx, r.Namespace, r.Name)
 		}); err != nil {
 			return scheduler.Session{}, err
 		}

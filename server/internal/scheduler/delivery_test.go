@@ -67,6 +67,29 @@ func TestDelivery_NeverHandsBackAReplay(t *testing.T) {
 	}
 }
 
+// A poll whose time is over while its grants are on their way gets them; without any it ends at once.
+// Caught: they went back.
+func TestPoll_AwaitsWhatIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	d, store := newReturnsDispatcher()
+	p := &parkedPoll{answer: make(chan pollResult, 1), granted: true}
+	handed := make(chan struct{})
+	time.AfterFunc(time.Millisecond, func() {
+		defer close(handed)
+		d.hand(p, []LeaseView{{AttemptID: uuid.New(), LeaseVersion: 9, Delivery: firstDelivery}}, stopwatch())
+	})
+	r := d.endWait(t.Context(), p)
+	<-handed
+	d.beside.end()
+	if len(r.Leases) != 1 || len(store.got) != 0 {
+		t.Errorf("answered %+v, and %d went back", r, len(store.got))
+	}
+	idle := &parkedPoll{answer: make(chan pollResult, 1)}
+	if r := d.endWait(t.Context(), idle); len(r.Leases) != 0 || idle.state.Load() != pollGone {
+		t.Errorf("an idle poll is answered %+v", r)
+	}
+}
+
 // A caller that leaves while the answer is on its way takes it neither away nor with it.
 func TestPoll_CallerThatLeavesHandsBackItsAnswer(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ func (d *dispatcher) poll(ctx context.Context, poll Poll) (PollAnswer, error) {
 	select {
 	case r = <-p.answer:
 	case <-timer.C:
-		r = d.giveUp(p)
+		r = d.endWait(ctx, p)
 	case <-ctx.Done():
 		r = d.giveUp(p)
 	}
@@ -34,6 +34,23 @@ func (d *dispatcher) poll(ctx context.Context, poll Poll) (PollAnswer, error) {
 		return PollAnswer{}, ctx.Err()
 	}
 	return r.PollAnswer, r.err
+}
+
+// endWait ends a poll whose time is over. Grants that are committed and on their way are awaited a
+// little longer: now they would only go back, and where the store is slow that would go on for ever.
+func (d *dispatcher) endWait(ctx context.Context, p *parkedPoll) pollResult {
+	if !d.polls.isGranted(p) {
+		return d.giveUp(p)
+	}
+	timer := time.NewTimer(deliveryMargin)
+	defer timer.Stop()
+	select {
+	case r := <-p.answer:
+		return r
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return d.giveUp(p)
 }
 
 // giveUp ends a poll's wait: empty, unless an answer is on its way already.
@@ -45,7 +62,8 @@ func (d *dispatcher) giveUp(p *parkedPoll) pollResult {
 }
 
 const (
-	deadlineMargin = time.Second     // an empty answer leaves before the call's own deadline
+	deadlineMargin = time.Second // an empty answer leaves before the call's own deadline
+	deliveryMargin = deadlineMargin / 2
 	onceLimit      = 2 * time.Second // for a poll that does not wait: the store may be slow or away
 )
 

@@ -162,6 +162,13 @@ func (r *registry) each(f func(p *parkedPoll)) {
 	}
 }
 
+// isGranted tells whether a dispatch has leases for a poll.
+func (r *registry) isGranted(p *parkedPoll) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.granted
+}
+
 // fresh are the polls to look up.
 func (r *registry) fresh(limit int) []*parkedPoll {
 	var list []*parkedPoll

@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,6 +54,9 @@ func failoverSync(ctx context.Context, x *exercise) error {
 	return x.failOver(ctx)
 }
 
+// backLimit is within which the service is back after a promotion.
+const backLimit = 10 * time.Second
+
 // failOver ends the primary and promotes the standby.
 func (x *exercise) failOver(ctx context.Context) error {
 	x.primary.Kill()
@@ -61,7 +65,12 @@ func (x *exercise) failOver(ctx context.Context) error {
 		return err
 	}
 	x.db.Reset() // Its connections are broken.
-	return x.goesOn(ctx, now(), "after a failover")
+	took, err := x.load.goesOn(ctx, now(), backLimit)
+	if err != nil {
+		return fmt.Errorf("after a failover: %w", err)
+	}
+	x.recovered(took)
+	return nil
 }
 
 // failoverAsync: the standby has not got the last moments when the primary dies.
@@ -140,6 +149,9 @@ func listenKilled(ctx context.Context, x *exercise) error {
 		if err != nil {
 			return err
 		}
+		if n == 0 {
+			return errors.New("no session that listens was ended")
+		}
 		x.faults += int(n)
 		if err := x.goesOn(ctx, killed, "after the sessions that listen were ended"); err != nil {
 			return err
@@ -188,9 +200,23 @@ func databaseClock(ctx context.Context, x *exercise) error {
 			return err
 		}
 		pause(ctx, leaseDuration)
+		if err := x.clockBites(ctx, by); err != nil {
+			return err
+		}
 	}
 	// It stays ahead: what was made due by a clock that was ahead comes then, not after minutes.
 	x.note("to +1m, then -1m, then +1m")
+	return nil
+}
+
+// clockBites tells whether leases are given by the clock that was set: what is given now is as far off
+// the machine's own clock.
+func (x *exercise) clockBites(ctx context.Context, by time.Duration) error {
+	const ofThatClock = `SELECT count(*) FROM attempts a JOIN steps s ON s.id = a.step_id JOIN executions e ON e.id = s.execution_id
+		WHERE e.namespace = $1 AND abs(extract(epoch FROM a.leased_at - (pg_catalog.clock_timestamp() + $2::interval))) < $3`
+	if err := x.await(ctx, goOnLimit, "leased anything by the clock that was set", some, ofThatClock, x.namespace, by, leaseDuration.Seconds()); err != nil {
+		return fmt.Errorf("the fault was none: %w", err)
+	}
 	return nil
 }
 
@@ -209,6 +235,9 @@ func replicaClock(ctx context.Context, x *exercise) error {
 		return err
 	}
 	pause(ctx, 2*leaseDuration)
+	if err := x.clockBites(ctx, time.Hour); err != nil {
+		return err
+	}
 	x.note("the servers' clocks are an hour behind")
 	return x.goesOn(ctx, now(), "with the servers' clocks an hour behind")
 }

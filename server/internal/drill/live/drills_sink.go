@@ -36,6 +36,13 @@ func slowOnes(ctx context.Context, x *exercise) error {
 	if err != nil {
 		return err
 	}
+	waiting, err := x.number(ctx, `SELECT count(*) FROM outbox_events WHERE namespace = $1 AND status = 'PUBLISHING' AND created_at < clock_timestamp() - interval '1 second'`, x.namespace)
+	if err != nil {
+		return err
+	}
+	if looks == 0 || waiting == 0 {
+		return fmt.Errorf("%d events waited for the sink's word, and it was looked %d times: the fault was none", waiting, looks)
+	}
 	if err := thawWorker(silent); err != nil {
 		return err
 	}
@@ -94,6 +101,13 @@ func sinkAway(ctx context.Context, x *exercise) error {
 	marker, err := x.clock(ctx)
 	if err != nil {
 		return err
+	}
+	long, err := x.number(ctx, `SELECT count(*) FROM outbox_events WHERE namespace = $1 AND status <> 'PUBLISHED' AND created_at < clock_timestamp() - $2::interval`, x.namespace, away/2)
+	if err != nil {
+		return err
+	}
+	if long == 0 {
+		return errors.New("no event waited for the sink: it was not away")
 	}
 	refuse(false)
 	back := time.Now() // monotonic

@@ -14,6 +14,7 @@ func thawWorker(w *workerProcess) error   { return w.Signal(syscall.SIGCONT) }
 
 // workerKilled: three workers die, one after the other, in the middle of their work.
 func workerKilled(ctx context.Context, x *exercise) error {
+	all := int64(0)
 	for _, victim := range x.load.workers[:3] {
 		if err := victim.awaitHeld(ctx); err != nil {
 			return err
@@ -22,17 +23,21 @@ func workerKilled(ctx context.Context, x *exercise) error {
 			return err
 		}
 		x.fault()
-		took, held, err := victim.awaitTaken(ctx)
+		took, taken, err := victim.awaitTaken(ctx)
 		if err != nil {
 			return err
 		}
-		if held > 0 {
+		if taken > 0 {
 			x.recovered(took)
 		}
-		x.note("%s held %d", victim.name, held)
+		all += taken
+		x.note("%s held %d", victim.name, taken)
 		if _, err := x.load.hire(x.addresses(0)); err != nil {
 			return err
 		}
+	}
+	if all == 0 {
+		return errors.New("the workers that were killed left nothing to others: the fault was none")
 	}
 	return x.goesOn(ctx, now(), "after workers were killed")
 }
@@ -92,6 +97,7 @@ func workerCut(ctx context.Context, x *exercise) error {
 	if err != nil {
 		return err
 	}
+	all := int64(0)
 	for range 2 {
 		if err := victim.awaitHeld(ctx); err != nil {
 			return err
@@ -101,13 +107,14 @@ func workerCut(ctx context.Context, x *exercise) error {
 			p.Lose()
 		}
 		x.fault()
-		took, held, err := victim.awaitTaken(ctx)
+		took, taken, err := victim.awaitTaken(ctx)
 		if err != nil {
 			return err
 		}
-		if held > 0 {
+		if taken > 0 {
 			x.recovered(took)
 		}
+		all += taken
 		mended := now()
 		for _, p := range networks {
 			p.Refuse(false)
@@ -115,7 +122,10 @@ func workerCut(ctx context.Context, x *exercise) error {
 		if err := victim.worksAgain(ctx, mended); err != nil {
 			return err
 		}
-		x.note("%s held %d", victim.name, held)
+		x.note("%s held %d", victim.name, taken)
+	}
+	if all == 0 {
+		return errors.New("the worker that was cut off left nothing to others: the fault was none")
 	}
 	// It ends in good order only while its networks stand.
 	victim.Stop()

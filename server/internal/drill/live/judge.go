@@ -59,6 +59,9 @@ func (x *exercise) compare(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
+	if err := worthComparing(&h); err != nil {
+		r.fail(err.Error())
+	}
 	conn, err := pgx.Connect(ctx, x.url)
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
@@ -70,8 +73,12 @@ func (x *exercise) compare(ctx context.Context, r *Result) error {
 	}
 	if x.gone != nil {
 		var n int
+		twice := x.gone.twice(h, &committed)
 		h, n = x.gone.forget(h, &committed)
 		r.note("%d accepted in the last moments are gone", n)
+		for _, v := range twice {
+			r.broke(v)
+		}
 	}
 	if x.clockMoved {
 		forgetTimes(&committed)
@@ -87,6 +94,26 @@ func (x *exercise) compare(ctx context.Context, r *Result) error {
 		r.fail(text)
 	}
 	return err
+}
+
+// worthComparing: of a history in which a kind of call is missing nothing can be said.
+func worthComparing(h *history.History) error {
+	var enqueues, grants, reports int
+	for i := range h.Ops {
+		switch o := &h.Ops[i]; {
+		case o.Outcome != history.OK:
+		case o.Kind == history.Enqueue:
+			enqueues++
+		case o.Kind == history.Grant:
+			grants++
+		case o.Kind == history.Report:
+			reports++
+		}
+	}
+	if enqueues == 0 || grants == 0 || reports == 0 || len(h.Deliveries) == 0 {
+		return fmt.Errorf("nothing to compare: %d enqueues, %d grants, %d reports and %d events were recorded", enqueues, grants, reports, len(h.Deliveries))
+	}
+	return nil
 }
 
 // forgetTimes makes all instants of PostgreSQL's clock the same, where that was set meanwhile. The
@@ -131,18 +158,15 @@ type lostMoments struct{ cut, cutOff, promoted int64 }
 // forget leaves out of a history what was answered in the lost moments, and counts the
 // executions that were accepted then and are not there.
 func (l *lostMoments) forget(h history.History, c *history.Committed) (history.History, int) {
-	executions, attempts := map[uuid.UUID]bool{}, map[uuid.UUID]bool{}
+	executions, lost := map[uuid.UUID]bool{}, l.attempts(h, c)
 	for i := range c.Executions {
 		executions[c.Executions[i].ID] = true
-	}
-	for i := range c.Attempts {
-		attempts[c.Attempts[i].ID] = true
 	}
 	kept, uncertain := history.History{Clock: h.Clock}, history.History{}
 	granted := map[uuid.UUID]bool{}
 	for _, o := range h.Ops {
 		switch {
-		case o.Attempt != uuid.Nil && !attempts[o.Attempt]: // it is gone
+		case lost[o.Attempt]:
 		case o.End == 0 || o.End <= l.cut || o.End > l.promoted:
 			kept.Ops = append(kept.Ops, o)
 			granted[o.Attempt] = granted[o.Attempt] || o.Kind == history.Grant
@@ -160,4 +184,38 @@ func (l *lostMoments) forget(h history.History, c *history.Committed) (history.H
 		}
 	}
 	return kept, gone
+}
+
+// attempts are those that are gone and may be: they were granted in the lost moments.
+func (l *lostMoments) attempts(h history.History, c *history.Committed) map[uuid.UUID]bool {
+	gone := map[uuid.UUID]bool{}
+	for i := range h.Ops {
+		if o := &h.Ops[i]; o.Kind == history.Grant && o.End > l.cut && o.Begin <= l.promoted {
+			gone[o.Attempt] = true
+		}
+	}
+	for i := range c.Attempts {
+		delete(gone, c.Attempts[i].ID)
+	}
+	return gone
+}
+
+// twice finds lease versions that were given in the lost moments, and again later.
+func (l *lostMoments) twice(h history.History, c *history.Committed) (broken []history.Violation) {
+	lost := l.attempts(h, c)
+	versions := map[int64]uuid.UUID{}
+	for i := range h.Ops {
+		if o := &h.Ops[i]; o.Kind == history.Grant && lost[o.Attempt] {
+			versions[o.Version] = o.Attempt
+		}
+	}
+	for i := range c.Attempts {
+		a := &c.Attempts[i]
+		if before, again := versions[a.Version]; again {
+			broken = append(broken, history.Violation{
+				Rule: "versions", Text: fmt.Sprintf("version %d was of attempt %s, which is gone, and is of attempt %s", a.Version, before, a.ID),
+			})
+		}
+	}
+	return broken
 }

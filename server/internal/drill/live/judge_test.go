@@ -119,6 +119,7 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 			x.consumers[x.namespace] = &history.Recorder{}
 			x.consumers[x.namespace].Consumes()
 		}, Failed, false, false, "delivery"},
+		"no call was recorded": {func(_ *testing.T, x *exercise) { x.recorder = &history.Recorder{} }, Failed, false, false, "nothing to compare"},
 		"an answer that no client should get": {func(t *testing.T, x *exercise) {
 			call := x.recorder.Unary("test")
 			_ = call(t.Context(), "/leasehold.v1.ExecutionService/CancelExecution", &leaseholdv1.CancelExecutionRequest{}, nil, nil,
@@ -191,12 +192,28 @@ func TestForget_TheLastMoments(t *testing.T) {
 		"after":                          {[]history.Op{enqueue(gone, 220, 230)}, 1, 1, 0},
 		"a lost grant, and what follows": {[]history.Op{of(history.Grant, lost, 120, 130), of(history.Work, lost, 130, 230), of(history.Report, lost, 230, 240)}, 0, 0, 0},
 		"a grant that stayed":            {[]history.Op{of(history.Grant, kept, 80, 90), of(history.Work, kept, 90, 230), of(history.Report, kept, 230, 240)}, 3, 3, 0},
+		"an attempt that was certain":    {[]history.Op{of(history.Grant, lost, 80, 90), of(history.Report, lost, 120, 130)}, 1, 1, 0},
+		"an attempt of after":            {[]history.Op{of(history.Grant, lost, 220, 230), of(history.Report, lost, 240, 250)}, 2, 2, 0},
 		"work on a grant that is unsure": {[]history.Op{of(history.Grant, kept, 90, 105), of(history.Work, kept, 105, 230)}, 1, 0, 0},
 	} {
 		h, n := l.forget(history.History{Ops: tt.ops}, c)
 		ok := len(slices.DeleteFunc(slices.Clone(h.Ops), func(o history.Op) bool { return o.Outcome != history.OK }))
 		if len(h.Ops) != tt.kept || ok != tt.ok || n != tt.gone {
 			t.Errorf("%s: kept %d, %d of them OK, %d gone; want %d, %d, %d", name, len(h.Ops), ok, n, tt.kept, tt.ok, tt.gone)
+		}
+	}
+}
+
+// TestTwice_TokensOfTheLastMoments: what was granted then is gone, and what it was granted with must not
+// come again.
+func TestTwice_TokensOfTheLastMoments(t *testing.T) {
+	t.Parallel()
+	l := &lostMoments{cut: 100, cutOff: 110, promoted: 200}
+	gone := history.Op{Kind: history.Grant, Attempt: uuid.New(), Version: 7, Begin: 120, End: 130, Outcome: history.OK}
+	for version, want := range map[int64]int{7: 1, 8: 0} {
+		c := &history.Committed{Attempts: []history.Attempt{{ID: uuid.New(), Version: version}}}
+		if broken := l.twice(history.History{Ops: []history.Op{gone}}, c); len(broken) != want {
+			t.Errorf("version %d: %v, want %d", version, broken, want)
 		}
 	}
 }

@@ -82,13 +82,13 @@ func multiHost(database string, who *url.Userinfo, hosts []string) (string, erro
 }
 
 // launch starts the process without waiting until it is ready.
-func (r *replica) launch(flags ...string) (err error) {
+func (r *replica) launch(flags ...string) error {
 	listen := r.addr
 	if listen == "" {
 		listen = net.JoinHostPort("127.0.0.1", "0")
 	}
 	// Secrets go by the environment: arguments can be read by everybody on the machine.
-	r.process, err = subprocess.Start(subprocess.Config{
+	process, err := subprocess.Start(subprocess.Config{
 		Program: r.stage.cfg.Program, Folder: r.stage.folder, Name: r.name,
 		Env: []string{"LEASEHOLD_DATABASE_URL=" + r.url},
 		Args: append([]string{
@@ -97,7 +97,11 @@ func (r *replica) launch(flags ...string) (err error) {
 			"--execution-retention=off", "--outbox-retention=off", "--outbox-dead-retention=off",
 		}, flags...),
 	})
-	return err
+	if err != nil {
+		return err // The process before it, if there was one, is still to be asked how it ended.
+	}
+	r.process = process
+	return nil
 }
 
 // awaitReady waits until the process says that it is ready.

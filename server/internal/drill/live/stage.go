@@ -110,11 +110,13 @@ func (s *stage) prepareDatabase(ctx context.Context) (err error) {
 	if s.db, err = pgxpool.New(ctx, s.url); err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
+	if s.primary == nil {
+		if err := refuseOthersWork(ctx, s.db); err != nil {
+			return err
+		}
+	}
 	if err := postgres.Migrate(ctx, s.url, slog.New(slog.DiscardHandler)); err != nil {
 		return err
-	}
-	if s.primary == nil {
-		return refuseOthersWork(ctx, s.db)
 	}
 	if s.scene.clock {
 		return makeClock(ctx, s.db)
@@ -212,6 +214,9 @@ func (s *stage) addresses(first int) []string {
 // examine tells of a process that ended by itself.
 func (s *stage) examine() error {
 	for _, r := range s.replicas {
+		if r.process == nil {
+			continue
+		}
 		select {
 		case <-r.process.Exited():
 			if err := r.process.ByItself(); err != nil {

@@ -78,9 +78,9 @@ func (w *workerProcess) awaitHeld(ctx context.Context) error {
 		`SELECT count(*) FROM leases l JOIN workers w ON w.id = l.worker_id WHERE w.namespace = $1 AND w.name = $2`, w.load.x.namespace, w.name)
 }
 
-// awaitTaken waits until the service has taken from the worker all that it holds now, and others
-// have finished it. It says how long that took, and how much it was.
-func (w *workerProcess) awaitTaken(ctx context.Context) (took time.Duration, n int64, err error) {
+// awaitTaken waits until all that the worker holds now is finished. It says how long that took, and how
+// much of it others have finished: a report of the worker's own may have been on its way.
+func (w *workerProcess) awaitTaken(ctx context.Context) (took time.Duration, taken int64, err error) {
 	began := time.Now() // monotonic
 	var steps []string
 	err = w.load.x.db.QueryRow(ctx, `SELECT array_agg(l.step_id::text) FROM leases l JOIN workers w ON w.id = l.worker_id
@@ -90,5 +90,11 @@ func (w *workerProcess) awaitTaken(ctx context.Context) (took time.Duration, n i
 	}
 	err = w.load.x.await(ctx, takeOverLimit, "finished by others what "+w.name+" held", none,
 		`SELECT count(*) FROM steps WHERE id = ANY ($1::uuid[]) AND state <> 'SUCCEEDED'`, steps)
-	return time.Since(began), int64(len(steps)), err
+	took = time.Since(began)
+	if err != nil {
+		return took, 0, err
+	}
+	taken, err = w.load.x.number(ctx, `SELECT count(*) FROM attempts a JOIN workers w ON w.id = a.worker_id
+		WHERE a.step_id = ANY ($1::uuid[]) AND a.state = 'SUCCEEDED' AND w.name <> $2`, steps, w.name)
+	return took, taken, err
 }
