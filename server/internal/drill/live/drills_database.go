@@ -126,28 +126,6 @@ func onStandby(ctx context.Context, x *exercise, statements ...string) error {
 	return nil
 }
 
-// listenKilled: the sessions by which servers hear of each other's work are ended.
-func listenKilled(ctx context.Context, x *exercise) error {
-	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasehold' AND query ILIKE 'listen%'`
-	all := func(n int64) bool { return n == replicaCount }
-	for range 3 {
-		if err := x.await(ctx, goOnLimit, "a session that listens for each server", all, sessions); err != nil {
-			return err
-		}
-		killed := now()
-		n, err := x.number(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'leasehold' AND query ILIKE 'listen%'`)
-		if err != nil {
-			return err
-		}
-		x.faults += int(n)
-		if err := x.goesOn(ctx, killed, "after the sessions that listen were ended"); err != nil {
-			return err
-		}
-	}
-	return x.await(ctx, goOnLimit, "a session that listens for each server", all, sessions)
-}
-
 // openTransaction: somebody has begun a transaction and gone home. Its snapshot keeps PostgreSQL
 // from cleaning up, its locks are those of a reader.
 func openTransaction(ctx context.Context, x *exercise) error {
