@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	core "github.com/leasehold/leasehold/server/internal/drill"
 	"github.com/leasehold/leasehold/server/internal/subprocess"
 )
 
@@ -158,7 +159,7 @@ func databaseClock(ctx context.Context, x *exercise) error {
 	const minute = time.Minute
 	x.clockMoved = true
 	for _, by := range []time.Duration{minute, -minute, minute} {
-		if err := x.setClock(ctx, by); err != nil {
+		if err := core.SetClock(ctx, x.db, by); err != nil {
 			return err
 		}
 		x.fault()
@@ -175,7 +176,7 @@ func databaseClock(ctx context.Context, x *exercise) error {
 // replicaClock: PostgreSQL and the servers do not agree on the hour, from their start on.
 func replicaClock(ctx context.Context, x *exercise) error {
 	x.stopAll()
-	if err := x.setClock(ctx, time.Hour); err != nil {
+	if err := core.SetClock(ctx, x.db, time.Hour); err != nil {
 		return err
 	}
 	x.fault()
