@@ -14,7 +14,7 @@ import (
 // and the bound of 100 ms is looked at. Broken once: a claim that also reads what is due later.
 func TestB118_ClaimStaysFastInABigTable(t *testing.T) {
 	alongside(t)
-	later, ended, foreign := sized(40_000, 1_000_000), sized(5_000, 1_000_000), sized(20_000, 100_000)
+	later, ended, foreign := sized(40_000, 1_000_000), sized(1_000, 1_000_000), sized(20_000, 100_000)
 	ready, workers := sized(200, 1000), 20
 	c := newCluster(t, clusterConfig{replicas: 1})
 	p := dial(t, c.replicas[0].addr)

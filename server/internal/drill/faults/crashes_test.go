@@ -20,7 +20,7 @@ func TestB15_CrashBetweenResultAndFollowUp(t *testing.T) {
 		producers: 4, workers: sized(12, 40), executions: sized(60, 500), chain: true, pause: sized(100*time.Millisecond, 50*time.Millisecond),
 	})
 	l.progress(30*time.Second, "before any kill")
-	kills := sized(6, 200)
+	kills := sized(4, 200)
 	for range kills {
 		victim := c.replicas[rand.IntN(len(c.replicas))]
 		time.Sleep(rand.N(300 * time.Millisecond)) // the case itself: at random
