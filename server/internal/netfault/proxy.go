@@ -3,9 +3,11 @@
 package netfault
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -25,12 +27,23 @@ type Proxy struct {
 	shut     bool // new connections are refused
 	age      int  // of the connections that are made now
 	lost     int  // those of a lower age are silent for ever
+	words    []byte
+	marked   []*link // on which a client has said the words
+	unheard  int     // parcels
 	sockets  []net.Conn
 	finished bool
 	pumps    sync.WaitGroup
 }
 
-// New starts a proxy on a free port of the loopback. Close ends it.
+// link is one connection through the proxy, from a client to the server.
+type link struct {
+	age  int
+	own  time.Duration // delay of all its answers
+	deaf bool          // its answers are swallowed
+}
+
+// New starts a proxy on a free port of the loopback, for an address or the path of a socket.
+// Close ends it.
 func New(target string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -117,6 +130,31 @@ func (p *Proxy) Lose() {
 	p.lost = p.age
 }
 
+// Mark says by which words of a client's, sent at once, Deafen knows a connection. They are looked
+// for from now on.
+func (p *Proxy) Mark(words string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.words = []byte(words)
+}
+
+// Deafen swallows from now on what the server sends to the marked connections of now. They stay
+// open, and what the client says still gets through; so does an end.
+func (p *Proxy) Deafen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.marked {
+		l.deaf = true
+	}
+}
+
+// Unheard is how many parcels Deafen has swallowed.
+func (p *Proxy) Unheard() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unheard
+}
+
 // Refuse tells whether new connections are refused from now on.
 func (p *Proxy) Refuse(shut bool) {
 	p.mu.Lock()
@@ -143,17 +181,20 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		far, err := net.Dial("tcp", p.target)
+		network := "tcp"
+		if filepath.IsAbs(p.target) {
+			network = "unix"
+		}
+		far, err := net.Dial(network, p.target)
 		if err != nil {
 			_ = near.Close() // as the target would refuse it
 			continue
 		}
 		p.mu.Lock()
 		p.sockets = append(p.sockets, near, far)
-		finished, shut, age := p.finished, p.shut, p.age
-		own := time.Duration(0)
+		finished, shut, l := p.finished, p.shut, &link{age: p.age}
 		if p.spread > 0 {
-			own = rand.N(p.spread)
+			l.own = rand.N(p.spread)
 		}
 		p.mu.Unlock()
 		if finished {
@@ -164,8 +205,8 @@ func (p *Proxy) accept() {
 			_, _ = near.Close(), far.Close() // nobody has used them
 			continue
 		}
-		p.pumps.Go(func() { p.pump(near, far, age, true, own) })
-		p.pumps.Go(func() { p.pump(far, near, age, false, 0) })
+		p.pumps.Go(func() { p.pump(near, far, l, true) })
+		p.pumps.Go(func() { p.pump(far, near, l, false) })
 	}
 }
 
@@ -176,17 +217,17 @@ type parcel struct {
 }
 
 // pump passes on what it reads, each parcel with its own delay beside that of the connection.
-func (p *Proxy) pump(to, from net.Conn, age int, answers bool, own time.Duration) {
+func (p *Proxy) pump(to, from net.Conn, l *link, answers bool) {
 	parcels := make(chan parcel, 4096)
 	p.pumps.Go(func() {
 		for next := range parcels {
 			time.Sleep(time.Until(next.due))
 			p.pass(answers)
-			if !p.isSilent(age) {
+			if p.getsThrough(l, answers, next.data) {
 				_, _ = to.Write(next.data) // the other pump sees the end
 			}
 		}
-		if !p.isSilent(age) {
+		if !p.isSilent(l) {
 			_ = to.Close() // an end is passed on too
 		}
 	})
@@ -195,7 +236,7 @@ func (p *Proxy) pump(to, from net.Conn, age int, answers bool, own time.Duration
 		buffer := make([]byte, 32<<10)
 		n, err := from.Read(buffer)
 		if n > 0 {
-			parcels <- parcel{data: buffer[:n], due: time.Now().Add(own + p.delay(answers))}
+			parcels <- parcel{data: buffer[:n], due: time.Now().Add(p.delay(l, answers))}
 		}
 		if err != nil {
 			return
@@ -203,17 +244,33 @@ func (p *Proxy) pump(to, from net.Conn, age int, answers bool, own time.Duration
 	}
 }
 
-func (p *Proxy) isSilent(age int) bool {
+func (p *Proxy) isSilent(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.silent || age < p.lost
+	return p.silent || l.age < p.lost
 }
 
-func (p *Proxy) delay(answers bool) time.Duration {
+// getsThrough decides about a parcel, and looks for the words in what a client says.
+func (p *Proxy) getsThrough(l *link, answers bool, data []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.silent || l.age < p.lost:
+		return false
+	case answers && l.deaf:
+		p.unheard++
+		return false
+	case !answers && len(p.words) > 0 && bytes.Contains(data, p.words):
+		p.marked = append(p.marked, l)
+	}
+	return true
+}
+
+func (p *Proxy) delay(l *link, answers bool) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !answers {
 		return 0
 	}
-	return p.late
+	return l.own + p.late
 }

@@ -73,7 +73,7 @@ const (
 
 // TestProxy_Faults: each does what it says to the connections that it is about, and only while it
 // lasts. Broken once: a release that lets nothing go, a loss that forgets its age, a refusal that
-// accepts.
+// accepts; deafness of all connections.
 func TestProxy_Faults(t *testing.T) {
 	t.Parallel()
 	silent := func(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
@@ -126,6 +126,25 @@ func TestProxy_Faults(t *testing.T) {
 			p.Refuse(false)
 			if err := dial(t, p).says(soon); err != nil {
 				t.Errorf("afterwards: %v", err)
+			}
+		},
+		"deaf": func(t *testing.T, p *Proxy, l *line) {
+			p.Mark("x")
+			marked, later := dial(t, p), dial(t, p)
+			if err := marked.says(soon); err != nil {
+				t.Fatal(err)
+			}
+			p.Deafen()
+			if err := marked.says(a); !silent(err) {
+				t.Errorf("deaf: %v", err)
+			}
+			for _, hears := range []*line{l, later, dial(t, p)} {
+				if err := hears.says(soon); err != nil {
+					t.Errorf("not marked: %v", err)
+				}
+			}
+			if n := p.Unheard(); n != 1 {
+				t.Errorf("%d parcels swallowed, want 1", n)
 			}
 		},
 		"swallowed": func(t *testing.T, p *Proxy, l *line) {

@@ -16,12 +16,13 @@ import (
 
 // The SQLSTATE codes that mean something here.
 const (
-	codeSerialization    = "40001"
-	codeDeadlock         = "40P01"
-	codeLockNotAvailable = "55P03"
-	codeQueryCanceled    = "57014"
-	codeTooManyClients   = "53300"
-	codeUndefinedTable   = "42P01"
+	codeSerialization     = "40001"
+	codeDeadlock          = "40P01"
+	codeLockNotAvailable  = "55P03"
+	codeQueryCanceled     = "57014"
+	codeTooManyClients    = "53300"
+	codeProtocolViolation = "08P01"
+	codeUndefinedTable    = "42P01"
 )
 
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
@@ -62,6 +63,13 @@ func classify(err error) fault {
 		return faultOther
 	}
 	return faultTransient
+}
+
+// isRefusedStart tells whether a session was refused for how it was begun: so a pooler answers
+// settings that it does not know.
+func isRefusedStart(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeProtocolViolation
 }
 
 // fromConnection tells whether an error is one of the connection or of time, rather than of

@@ -61,12 +61,13 @@ func (e *SchemaError) Error() string {
 }
 
 // Await returns when the database answers a query, and gives up after patience, or at once if
-// waiting cannot help: a wrong password, no such database.
+// waiting cannot help: a wrong password, no such database, sessions without their settings.
 func Await(ctx context.Context, url string, patience time.Duration, log *slog.Logger) error {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return fmt.Errorf("database url: %w", err)
 	}
+	sessionSettings(cfg)
 	start := time.Now()
 	for complained := -complainEvery; ; {
 		err := pingDatabase(ctx, cfg)
@@ -76,7 +77,7 @@ func Await(ctx context.Context, url string, patience time.Duration, log *slog.Lo
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case classify(err) != faultTransient:
+		case errors.Is(err, errSettings) || classify(err) != faultTransient:
 			return fmt.Errorf("connect to the database: %w", err)
 		case waited >= patience:
 			return fmt.Errorf("the database could not be reached for %s: %w", patience, err)
@@ -94,11 +95,14 @@ func pingDatabase(ctx context.Context, cfg *pgx.ConnConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitTry)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if isRefusedStart(err) {
+		return fmt.Errorf("%w: %w", errSettings, err)
+	}
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	return conn.Ping(ctx)
+	return checkSession(ctx, conn)
 }
 
 // Migrate applies the migrations that the database lacks, each in a transaction. Several

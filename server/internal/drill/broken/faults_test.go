@@ -34,6 +34,10 @@ func faults() []fault {
 			statement + "leases.sql.go", `ORDER BY attempt_id FOR UPDATE SKIP LOCKED`, `ORDER BY attempt_id FOR UPDATE`, "mass-expiry",
 		},
 		{
+			"hints-are-truth", "a hint that is withheld costs a second, not the work",
+			"server/internal/scheduler/dispatcher.go", `	lookAtLeast    = time.Second `, `	lookAtLeast    = time.Hour `, "hints-withheld",
+		},
+		{
 			"told-too-long", "a lease lasts as long as its holder was told",
 			"server/internal/grpcapi/encode_worker.go", `LeaseDuration: span(v.Remaining), RenewAfter: renewAfter(v.Remaining),`,
 			`LeaseDuration: span(10 * v.Remaining), RenewAfter: renewAfter(10 * v.Remaining),`, "worker-killed",

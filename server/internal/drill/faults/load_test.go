@@ -26,6 +26,7 @@ type loadConfig struct {
 	call       time.Duration // patience with a call; default callLimit
 	poll       time.Duration // how long polls wait; default pollWait
 	tame       bool          // no attempt lapses
+	chain      bool          // each execution is two steps after each other
 	steps      int           // of each execution; 0: single steps, chains and diamonds
 }
 
@@ -144,6 +145,9 @@ func (l *load) graph() []*leaseholdv1.StepSpec {
 			}
 		}
 		return steps
+	}
+	if l.cfg.chain {
+		return []*leaseholdv1.StepSpec{newStep("a"), newStep("b", "a")}
 	}
 	switch rand.IntN(10) {
 	case 0, 1, 2:

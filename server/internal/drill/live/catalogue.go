@@ -17,6 +17,7 @@ type drill struct {
 	line string
 	// ownPostgres: it kills, stops or moves the database itself, or needs a superuser.
 	ownPostgres bool
+	between     bool // it needs a way to the database on which one can stand
 	scene       scene
 	load        loadConfig
 	run         func(ctx context.Context, x *exercise) error
@@ -41,6 +42,7 @@ func catalogue() []drill {
 		{name: "failover-async", line: "failover to an asynchronous standby: the last moments may be gone, no token comes twice", ownPostgres: true, scene: scene{standby: true}, run: failoverAsync},
 		{name: "pool", line: "the servers' connection pools are exhausted", run: poolExhausted},
 		{name: "listen", line: "the sessions that listen for hints are ended", run: listenKilled},
+		{name: "hints-withheld", line: "the sessions that listen for hints stay open, and nothing comes through", between: true, run: hintsWithheld, load: loadConfig{apart: true}},
 		{name: "open-transaction", line: "somebody's transaction is left open all the time", run: openTransaction},
 		{name: "database-clock", line: "PostgreSQL's clock goes a minute ahead, then a minute behind", ownPostgres: true, scene: scene{clock: true}, run: databaseClock},
 		{name: "replica-clock", line: "the servers' clocks are an hour off PostgreSQL's", ownPostgres: true, scene: scene{clock: true}, run: replicaClock},

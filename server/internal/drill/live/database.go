@@ -88,29 +88,3 @@ func (s *stage) removeTraces(ctx context.Context, over []*exercise) error {
 	}
 	return errors.Join(errs...)
 }
-
-// makeClock puts the functions that tell the time before PostgreSQL's own, for sessions that
-// begin from now on: they are ahead by what the table says.
-func makeClock(ctx context.Context, db *pgxpool.Pool) error {
-	_, err := db.Exec(ctx, `
-CREATE SCHEMA clock;
-CREATE TABLE clock.ahead (by interval NOT NULL);
-INSERT INTO clock.ahead VALUES ('0');
-CREATE FUNCTION clock.now() RETURNS timestamptz STABLE LANGUAGE sql
-	AS $$ SELECT pg_catalog.now() + by FROM clock.ahead $$;
-CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
-	AS $$ SELECT pg_catalog.clock_timestamp() + by FROM clock.ahead $$;
-DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = clock, pg_catalog, public', current_database()); END $$`)
-	if err != nil {
-		return fmt.Errorf("make a clock that can be set: %w", err)
-	}
-	return nil
-}
-
-// setClock sets it.
-func (s *stage) setClock(ctx context.Context, by time.Duration) error {
-	if _, err := s.db.Exec(ctx, `UPDATE clock.ahead SET by = make_interval(secs => $1)`, by.Seconds()); err != nil {
-		return fmt.Errorf("set PostgreSQL's clock: %w", err)
-	}
-	return nil
-}

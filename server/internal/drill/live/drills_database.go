@@ -2,13 +2,13 @@ package live
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	core "github.com/leasehold/leasehold/server/internal/drill"
 	"github.com/leasehold/leasehold/server/internal/subprocess"
 )
 
@@ -135,31 +135,6 @@ func onStandby(ctx context.Context, x *exercise, statements ...string) error {
 	return nil
 }
 
-// listenKilled: the sessions by which servers hear of each other's work are ended.
-func listenKilled(ctx context.Context, x *exercise) error {
-	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasehold' AND query ILIKE 'listen%'`
-	all := func(n int64) bool { return n == replicaCount }
-	for range 3 {
-		if err := x.await(ctx, goOnLimit, "a session that listens for each server", all, sessions); err != nil {
-			return err
-		}
-		killed := now()
-		n, err := x.number(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'leasehold' AND query ILIKE 'listen%'`)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return errors.New("no session that listens was ended")
-		}
-		x.faults += int(n)
-		if err := x.goesOn(ctx, killed, "after the sessions that listen were ended"); err != nil {
-			return err
-		}
-	}
-	return x.await(ctx, goOnLimit, "a session that listens for each server", all, sessions)
-}
-
 // openTransaction: somebody has begun a transaction and gone home. Its snapshot keeps PostgreSQL
 // from cleaning up, its locks are those of a reader.
 func openTransaction(ctx context.Context, x *exercise) error {
@@ -192,7 +167,7 @@ func databaseClock(ctx context.Context, x *exercise) error {
 	const minute = time.Minute
 	x.clockMoved = true
 	for _, by := range []time.Duration{minute, -minute, minute} {
-		if err := x.setClock(ctx, by); err != nil {
+		if err := core.SetClock(ctx, x.db, by); err != nil {
 			return err
 		}
 		x.fault()
@@ -223,7 +198,7 @@ func (x *exercise) clockBites(ctx context.Context, by time.Duration) error {
 // replicaClock: PostgreSQL and the servers do not agree on the hour, from their start on.
 func replicaClock(ctx context.Context, x *exercise) error {
 	x.stopAll()
-	if err := x.setClock(ctx, time.Hour); err != nil {
+	if err := core.SetClock(ctx, x.db, time.Hour); err != nil {
 		return err
 	}
 	x.fault()

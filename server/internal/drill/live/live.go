@@ -91,12 +91,18 @@ func Run(ctx context.Context, cfg Config) error {
 
 // skip leaves out what cannot be done to a database that is not ours.
 func (c *course) skip(d drill) bool {
-	if !d.ownPostgres || c.cfg.DatabaseURL == "" {
-		return false
+	why := ""
+	switch {
+	case c.cfg.DatabaseURL == "":
+	case d.ownPostgres:
+		why = "it needs a PostgreSQL of its own, not yours"
+	case d.between:
+		_, why = way(c.cfg.DatabaseURL)
 	}
-	r := Result{Name: d.name, Line: d.line, Outcome: Skipped, Why: []string{"it needs a PostgreSQL of its own, not yours"}}
-	c.results[d.name] = r
-	return true
+	if why != "" {
+		c.results[d.name] = Result{Name: d.name, Line: d.line, Outcome: Skipped, Why: []string{why}}
+	}
+	return why != ""
 }
 
 // runGroup runs the drills of one scene. One that fails leaves a new stage to the next. The error

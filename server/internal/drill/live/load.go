@@ -26,6 +26,7 @@ type loadConfig struct {
 	slots   int           // of each worker; default 8
 	batch   int           // executions that a producer asks for at once; default 1
 	open    int64         // producers wait while more executions than that are open; 0: never
+	apart   bool          // producers call the first server only, workers the second
 	failing float64       // share of the steps that fail now and then
 }
 
@@ -95,12 +96,12 @@ func (l *load) start(ctx context.Context) error {
 		l.producing.Go(func() { l.mind(ctx) })
 	}
 	for i := range max(l.cfg.workers, 0) {
-		if _, err := l.hire(l.x.addresses(i)); err != nil {
+		if _, err := l.hire(l.servers(i, 1)); err != nil {
 			return err
 		}
 	}
 	for i := range producers {
-		c, err := client.Dial(l.x.addresses(i), grpc.WithChainUnaryInterceptor(l.x.recorder.Unary(fmt.Sprintf("producer-%d", i+1))))
+		c, err := client.Dial(l.servers(i, 0), grpc.WithChainUnaryInterceptor(l.x.recorder.Unary(fmt.Sprintf("producer-%d", i+1))))
 		if err != nil {
 			return err
 		}
@@ -108,6 +109,14 @@ func (l *load) start(ctx context.Context) error {
 		l.producing.Go(func() { l.produce(ctx, c) })
 	}
 	return nil
+}
+
+// servers are the addresses for the one with the index: all, or if they are to be apart just one.
+func (l *load) servers(i, apart int) []string {
+	if l.cfg.apart {
+		return l.x.addresses(apart)[:1]
+	}
+	return l.x.addresses(i)
 }
 
 // mind looks how much is open.

@@ -21,7 +21,7 @@ type replica struct {
 	name     string
 	role     string            // of PostgreSQL: tells its sessions from the others'; empty where roles cannot be made
 	url      string            // of the database, for it
-	database []*netfault.Proxy // between it and the hosts of the database; none before a user's own
+	database []*netfault.Proxy // between it and the hosts of the database; before a user's own only if a drill needs one
 	sink     *netfault.Proxy
 	addr     string // once it was ready
 
@@ -53,11 +53,9 @@ func (r *replica) giveRole(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		between, err := netfault.New(u.Host)
-		if err != nil {
+		if err := r.stand(u.Host); err != nil {
 			return err
 		}
-		r.database = append(r.database, between)
 	}
 	hosts := make([]string, len(r.database))
 	for i, p := range r.database {
@@ -66,6 +64,17 @@ func (r *replica) giveRole(ctx context.Context) error {
 	var err error
 	r.url, err = multiHost(r.stage.url, url.UserPassword(r.role, secret), hosts)
 	return err
+}
+
+// stand puts a proxy before a host of the database. It knows the session that listens for hints.
+func (r *replica) stand(target string) error {
+	between, err := netfault.New(target)
+	if err != nil {
+		return err
+	}
+	between.Mark("LISTEN ")
+	r.database = append(r.database, between)
+	return nil
 }
 
 // multiHost is a URL that leads to whichever of several hosts takes writes.

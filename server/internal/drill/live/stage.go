@@ -17,6 +17,7 @@ import (
 	"github.com/leasehold/leasehold/api/consumer"
 	"github.com/leasehold/leasehold/server/internal/broker"
 	"github.com/leasehold/leasehold/server/internal/devpg"
+	core "github.com/leasehold/leasehold/server/internal/drill"
 	"github.com/leasehold/leasehold/server/internal/history"
 	"github.com/leasehold/leasehold/server/internal/postgres"
 )
@@ -119,7 +120,7 @@ func (s *stage) prepareDatabase(ctx context.Context) (err error) {
 		return err
 	}
 	if s.scene.clock {
-		return makeClock(ctx, s.db)
+		return core.MakeClock(ctx, s.db)
 	}
 	return nil
 }
