@@ -63,11 +63,12 @@ func (t *trial) drain(ctx context.Context, s *site, n int64, each func(int64) *l
 	if err := s.fill(ctx, n, each); err != nil {
 		return p, err
 	}
-	return t.workOff(ctx, s, n)
+	return t.workOff(ctx, s, n, nil)
 }
 
-// workOff measures how so many steps are worked off.
-func (t *trial) workOff(ctx context.Context, s *site, steps int64) (p Point, err error) {
+// workOff measures how so many steps are worked off. after is called when that is done, before the
+// servers end.
+func (t *trial) workOff(ctx context.Context, s *site, steps int64, after func(ctx context.Context) error) (p Point, err error) {
 	m, err := s.begin(ctx, t.scenario.name)
 	if err != nil {
 		return p, err
@@ -77,6 +78,11 @@ func (t *trial) workOff(ctx context.Context, s *site, steps int64) (p Point, err
 	err = s.staffed(ctx, crew, func(ctx context.Context) error { return t.unlessStalled(s.awaitDone(ctx, m.already+steps)) })
 	if err != nil {
 		return p, err
+	}
+	if after != nil {
+		if err := after(ctx); err != nil {
+			return p, err
+		}
 	}
 	p, err = m.end(ctx)
 	p.Latency = crew.reports.latency()

@@ -22,7 +22,7 @@ func runP4(ctx context.Context, t *trial) error {
 			n = max(int(t.cfg.Rate*t.duration().Seconds()), 1)
 		}
 		crew := t.cfg.crew(false)
-		times, err := t.arrivals(ctx, s, crew, n, m.already)
+		times, err := t.arrivals(ctx, s, crew, n, m.already, nil)
 		if err != nil {
 			return p, err
 		}
@@ -35,8 +35,8 @@ func runP4(ctx context.Context, t *trial) error {
 }
 
 // arrivals enqueues n executions at the rate of the flags while a crew waits for them, and
-// measures when their leases arrive.
-func (t *trial) arrivals(ctx context.Context, s *site, cfg crewConfig, n int, already int64) (*stopwatch, error) {
+// measures when their leases arrive. before is called when the crew is there.
+func (t *trial) arrivals(ctx context.Context, s *site, cfg crewConfig, n int, already int64, before func(ctx context.Context) error) (*stopwatch, error) {
 	var intended sync.Map // by the number of the execution: an instant
 	times := newStopwatch()
 	cfg.held = func(l *leaseholdv1.Lease, at time.Time) {
@@ -50,6 +50,11 @@ func (t *trial) arrivals(ctx context.Context, s *site, cfg crewConfig, n int, al
 	}
 	client := leaseholdv1.NewExecutionServiceClient(conn)
 	return times, s.staffed(ctx, cfg, func(ctx context.Context) error {
+		if before != nil {
+			if err := before(ctx); err != nil {
+				return err
+			}
+		}
 		pace(ctx, t.cfg.Rate, n, func(i int, at time.Time) {
 			intended.Store(int64(i), at)
 			if err := s.enqueueOne(ctx, client, oneStep(int64(i))); err != nil {

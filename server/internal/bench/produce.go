@@ -14,7 +14,7 @@ import (
 
 const (
 	capability       = "bench"
-	producersByConn  = 8   // that share a connection
+	producersByConn  = 4   // that share a connection
 	batchOfProducers = 100 // executions of a batch, where the scenario does not say
 	fillers          = 4   // producers that enqueue in batches
 )
@@ -136,7 +136,12 @@ func (s *site) enqueueBatch(ctx context.Context, client leaseholdv1.ExecutionSer
 
 // fill enqueues in batches what is to be worked on later.
 func (s *site) fill(ctx context.Context, n int64, each func(int64) *leaseholdv1.EnqueueExecutionRequest) error {
+	return s.fillBy(ctx, n, each, batchOfProducers)
+}
+
+// fillBy does so in batches of another size.
+func (s *site) fillBy(ctx context.Context, n int64, each func(int64) *leaseholdv1.EnqueueExecutionRequest, batch int) error {
 	s.tell("enqueueing %s executions first", thousands(n))
-	_, err := s.produce(ctx, production{producers: fillers, enough: upTo(n), each: each, batch: batchOfProducers})
+	_, err := s.produce(ctx, production{producers: fillers, enough: upTo(n), each: each, batch: batch})
 	return err
 }

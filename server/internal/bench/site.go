@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
@@ -31,6 +32,9 @@ type site struct {
 	flags    []string      // of the servers
 	replicas []*replica
 	started  int // servers, for the names of their logs
+
+	pattern uuid.UUID // the execution of which a backlog is made of copies; none: there is none yet
+	piled   int64     // copies
 
 	ledger   *ledger
 	errors   atomic.Int64 // calls that were not answered OK

@@ -14,11 +14,16 @@ import (
 	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
 )
 
-const pollTime = 20 * time.Second // that a poll waits for work
+const (
+	pollTime      = 20 * time.Second // that a poll waits for work
+	registrations = 32               // at once
+)
 
 // crewConfig says who works, and how.
 type crewConfig struct {
 	workers    int
+	conns      int                                      // that they share; 0: each has its own
+	wait       time.Duration                            // of a poll; default pollTime
 	slots      int                                      // of each
 	most       int                                      // leases of one poll
 	batch      bool                                     // reports what a poll brought in one call; else one by one
@@ -39,18 +44,22 @@ func (s *site) hire(ctx context.Context, cfg crewConfig) (*crew, error) {
 	if cfg.capability == "" {
 		cfg.capability = capability
 	}
+	if cfg.wait == 0 {
+		cfg.wait = pollTime
+	}
+	if cfg.conns == 0 {
+		cfg.conns = cfg.workers
+	}
+	workers, err := s.registerAll(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	group, ctx := errgroup.WithContext(ctx)
-	c := &crew{ctx: ctx, cancel: cancel, group: group}
-	for i := range cfg.workers {
-		w, err := s.newWorker(ctx, i, cfg)
-		if err != nil {
-			_ = c.dismiss() // They have nothing to say yet.
-			return nil, err
-		}
+	for _, w := range workers {
 		group.Go(func() error { return w.work(ctx) })
 	}
-	return c, nil
+	return &crew{ctx: ctx, cancel: cancel, group: group}, nil
 }
 
 // staffed has workers at work while f runs, whose context ends when one of them cannot go on.
@@ -85,14 +94,28 @@ type worker struct {
 	reports sync.WaitGroup
 }
 
-func (s *site) newWorker(ctx context.Context, i int, cfg crewConfig) (*worker, error) {
-	conn, err := s.dial(i)
-	if err != nil {
-		return nil, err
+// registerAll opens the workers' sessions, several at once.
+func (s *site) registerAll(ctx context.Context, cfg crewConfig) ([]*worker, error) {
+	clients := make([]leaseholdv1.WorkerServiceClient, cfg.conns)
+	for i := range clients {
+		conn, err := s.dial(i)
+		if err != nil {
+			return nil, err
+		}
+		clients[i] = leaseholdv1.NewWorkerServiceClient(conn)
 	}
-	w := &worker{site: s, cfg: cfg, client: leaseholdv1.NewWorkerServiceClient(conn), room: make(chan struct{}, 1)}
-	w.session, err = s.register(ctx, w.client, cfg.capability, cfg.slots)
-	return w, err
+	workers := make([]*worker, cfg.workers)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(registrations)
+	for i := range workers {
+		w := &worker{site: s, cfg: cfg, client: clients[i%len(clients)], room: make(chan struct{}, 1)}
+		workers[i] = w
+		group.Go(func() (err error) {
+			w.session, err = s.register(ctx, w.client, cfg.capability, cfg.slots)
+			return err
+		})
+	}
+	return workers, group.Wait()
 }
 
 func (s *site) register(ctx context.Context, client leaseholdv1.WorkerServiceClient, capability string, slots int) (session *leaseholdv1.RegisterWorkerResponse, err error) {
@@ -116,7 +139,7 @@ func (w *worker) work(ctx context.Context) error {
 		if !w.awaitRoom(ctx, most) {
 			return nil
 		}
-		leases, err := w.site.lease(ctx, w.client, w.session, most, pollTime)
+		leases, err := w.site.lease(ctx, w.client, w.session, most, w.cfg.wait)
 		if ctx.Err() != nil {
 			return nil
 		}
