@@ -76,7 +76,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		s.tell("logs are in %s", s.folder)
 	}
 	var results []Result
-	wrong := false
 	for _, sc := range chosen {
 		r, err := s.perform(ctx, sc)
 		if ctx.Err() != nil {
@@ -85,7 +84,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		if err != nil {
 			return err
 		}
-		wrong = wrong || r.Lost != 0 || r.Doubled != 0
 		results = append(results, r)
 		if err := s.report(r); err != nil {
 			return err
@@ -96,7 +94,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			return err
 		}
 	}
-	if wrong {
+	return outcome(results)
+}
+
+// outcome is ErrWrong if something was lost or doubled.
+func outcome(results []Result) error {
+	if slices.ContainsFunc(results, func(r Result) bool { return r.Lost != 0 || r.Doubled != 0 }) {
 		return ErrWrong
 	}
 	return nil

@@ -110,22 +110,30 @@ func (t *trial) leaseFrom(ctx context.Context, b *pile) (p Point, err error) {
 	n := int64(len(more))
 	p = Point{Count: n, Seconds: took.Seconds(), Rate: by(float64(n), took.Seconds()), Latency: times.latency(), CPU: b.cpu(b.processorTime().since(used), n)}
 	held = append(held, more...)
+	more, p.Figures, err = b.countBuffers(ctx)
+	if err != nil {
+		return p, err
+	}
+	return p, b.handIn(ctx, b.client, append(held, more...))
+}
+
+// countBuffers leases some more, and counts the buffers that all statements looked at meanwhile,
+// and those of the claim alone.
+func (b *pile) countBuffers(ctx context.Context) (held []*leaseholdv1.Lease, figures map[string]float64, err error) {
 	before, err := b.counters(ctx)
 	if err != nil {
-		return p, err
+		return nil, nil, err
 	}
-	if more, err = b.polls(ctx, pollsCounted, leasesCounted, nil); err != nil {
-		return p, err
+	if held, err = b.polls(ctx, pollsCounted, leasesCounted, nil); err != nil {
+		return nil, nil, err
 	}
 	after, err := b.counters(ctx)
-	if err != nil {
-		return p, err
+	if err != nil || !after.statements || len(held) == 0 {
+		return held, nil, err
 	}
-	if after.statements && len(more) > 0 {
-		p.Figures = map[string]float64{"buffers_per_100_leases": float64(after.buffers-before.buffers) / float64(len(more)) * 100}
-	}
-	held = append(held, more...)
-	return p, b.handIn(ctx, b.client, held)
+	by100 := func(buffers int64) float64 { return float64(buffers) / float64(len(held)) * 100 }
+	counted := after.since(before)
+	return held, map[string]float64{"buffers_per_100_leases": by100(counted.buffers), "claim_buffers_per_100_leases": by100(counted.claimBuffers)}, nil
 }
 
 // polls leases several times, one poll after the other.

@@ -12,6 +12,7 @@ type counters struct {
 	Commits, WAL, Updates, HOTUpdates, Dead, LeaseUpdates, LeaseHOTUpdates int64
 
 	queries, buffers int64 // of all statements
+	claimBuffers     int64 // of the claim, which is found by the name that its text bears
 	statements       bool  // that these are counted
 }
 
@@ -24,6 +25,7 @@ func (c counters) since(earlier counters) counters {
 	c.LeaseHOTUpdates -= earlier.LeaseHOTUpdates
 	c.queries -= earlier.queries
 	c.buffers -= earlier.buffers
+	c.claimBuffers -= earlier.claimBuffers
 	return c
 }
 
@@ -45,8 +47,9 @@ func (s *site) counters(ctx context.Context) (counters, error) {
 	if err != nil {
 		return counters{}, fmt.Errorf("ask what PostgreSQL counted: %w", err)
 	}
-	err = s.db.QueryRow(ctx, `SELECT COALESCE(sum(s.calls), 0)::bigint, COALESCE(sum(s.shared_blks_hit + s.shared_blks_read), 0)::bigint
-		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()`).Scan(&c.queries, &c.buffers)
+	err = s.db.QueryRow(ctx, `SELECT COALESCE(sum(s.calls), 0)::bigint, COALESCE(sum(s.shared_blks_hit + s.shared_blks_read), 0)::bigint,
+			COALESCE(sum(s.shared_blks_hit + s.shared_blks_read) FILTER (WHERE s.query LIKE '%name: ClaimRequests %'), 0)::bigint
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()`).Scan(&c.queries, &c.buffers, &c.claimBuffers)
 	c.statements = err == nil
 	return c, ctx.Err()
 }

@@ -25,12 +25,11 @@ func printTable(to io.Writer, results []Result) error {
 		for _, p := range r.Points {
 			fmt.Fprintf(table, "%s %s\t%s\t%.2f\t\t\t\t%s\t\n", r.Scenario, p.Name, p.row(), p.Ratio, p.Postgres.row(p.CPU))
 		}
-		whole := Point{Count: r.Count, Seconds: r.Seconds, Rate: r.Rate, Latency: r.Latency}
-		ratio := ""
-		if r.Ratio != nil {
-			ratio = fmt.Sprintf("%.2f", r.Ratio.Median)
+		whole, counted, used, ratio := Point{Count: r.Count, Seconds: r.Seconds, Rate: r.Rate, Latency: r.Latency}.row(), r.Postgres, r.CPU, ""
+		if r.Ratio != nil { // What it compares stands above.
+			whole, counted, used, ratio = strings.Repeat("\t", columnsOfPoint-1), nil, nil, fmt.Sprintf("%.2f", r.Ratio.Median)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t\n", r.Scenario, whole.row(), ratio, r.Errors, r.Lost, r.Doubled, r.Postgres.row(r.CPU))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t\n", r.Scenario, whole, ratio, r.Errors, r.Lost, r.Doubled, counted.row(used))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the table: %w", err)
@@ -71,6 +70,8 @@ func (r Result) line() string {
 	}
 	return fmt.Sprintf("%s ratio %.2f min %.2f max %.2f lost %d doubled %d", r.Scenario, r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Lost, r.Doubled)
 }
+
+const columnsOfPoint = 7 // of a point's row
 
 func (p Point) row() string {
 	latency := "\t\t\t"
