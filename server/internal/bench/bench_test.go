@@ -201,7 +201,7 @@ func TestPrintTable_LinesForScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if got, want := lines[len(lines)-2:], []string{"P1 lost 0 doubled 0 ours 6172/s", "P5 ratio 1.08 min 1.00 max 1.25 lost 2 doubled 3"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,9 +53,8 @@ type replica struct {
 func (s *stage) newSite(ctx context.Context, count int, flags ...string) (*site, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, setUpLimit, fmt.Errorf("the servers are not ready after %s", setUpLimit))
 	defer cancel()
-	s.made++
 	made := &site{
-		stage: s, database: fmt.Sprintf("leasehold_bench_%d_%d", os.Getpid(), s.made), count: count, flags: flags,
+		stage: s, database: "leasehold_bench_" + strings.ReplaceAll(uuid.NewString(), "-", "_"), count: count, flags: flags,
 		ledger: newLedger(), progress: newProgress(),
 	}
 	for _, step := range []func(context.Context) error{made.createDatabase, made.start} {

@@ -26,7 +26,6 @@ type stage struct {
 	pg         *devpg.Server // nil: the database is the user's own
 	url        string        // of a database, beside which scenarios make theirs
 	postmaster int           // its process id; 0: not on this machine
-	made       int           // databases
 	notes      []string      // what makes the figures worth less
 }
 
