@@ -19,7 +19,7 @@ type benchCommand struct {
 	KeepLogs bool     `help:"Keep the servers' logs, and say where."`
 	Serve    []string `name:"serve-flag" sep:"none" placeholder:"FLAG" help:"Further flag of the servers, such as --serve-flag=--database-max-conns=20; may be repeated."`
 
-	Size       float64 `default:"1" help:"Multiplies the executions and seconds of the scenarios."`
+	Size       float64 `default:"1" help:"Multiplies the executions, seconds, polls and leases of the scenarios."`
 	Executions int     `default:"0" help:"Executions of a scenario, instead of its own; 0: its own."`
 	Seconds    float64 `default:"0" help:"Time that a scenario takes, in seconds, instead of its own; 0: its own."`
 	Pairs      int     `default:"0" help:"Times that a scenario is compared with itself, instead of its own; 0: its own."`
@@ -31,8 +31,8 @@ type benchCommand struct {
 	Rate       float64 `default:"100" help:"Enqueues in a second, in P4 and P7."`
 	Backlogs   []int   `default:"10000,100000,1000000,5000000" help:"Executions that wait, in P5; the first number is what the others are compared with."`
 	Replicas   int     `default:"3" help:"Servers, in P8, at most."`
-	Polls      int     `default:"10000" help:"Polls that wait, in P7."`
-	Leases     int     `default:"10000" help:"Leases that are renewed, in P10."`
+	Polls      int     `default:"0" help:"Polls that wait, in P7; 0: 10,000 by --size."`
+	Leases     int     `default:"0" help:"Leases that are renewed, in P10; 0: 10,000 by --size."`
 }
 
 const (
@@ -77,8 +77,8 @@ func (c *benchCommand) Validate() error {
 		checkNumber("producers", c.Producers, 1, 10_000),
 		checkNumber("batch", c.Batch, 1, 500),
 		checkNumber("replicas", c.Replicas, 1, 20),
-		checkNumber("polls", c.Polls, 1, 100_000),
-		checkNumber("leases", c.Leases, 1, mostExecutions),
+		checkNumber("polls", c.Polls, 0, 100_000),
+		checkNumber("leases", c.Leases, 0, mostExecutions),
 	)
 }
 

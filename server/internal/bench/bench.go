@@ -35,8 +35,8 @@ type Config struct {
 	Rate       float64       // enqueues in a second, in P4; default 100
 	Backlogs   []int         // of P5; default 10 k, 100 k, 1 M, 5 M
 	Replicas   int           // of P8, at most; default 3
-	Polls      int           // of P7; default 10,000
-	Leases     int           // of P10; default 10,000
+	Polls      int           // of P7; default 10,000 by size
+	Leases     int           // of P10; default 10,000 by size
 }
 
 // ErrWrong is the verdict that something was lost or doubled.
@@ -75,26 +75,34 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.KeepLogs {
 		s.tell("logs are in %s", s.folder)
 	}
-	var results []Result
+	results, err := s.performAll(ctx, chosen)
+	if !cfg.JSON && len(results) > 0 { // What was measured before a failure is worth something.
+		err = errors.Join(err, printTable(cfg.Out, results))
+	}
+	if err != nil {
+		return err
+	}
+	return outcome(results)
+}
+
+// performAll runs scenarios until one cannot be run. Programs get each result at once.
+func (s *stage) performAll(ctx context.Context, chosen []scenario) (results []Result, err error) {
 	for _, sc := range chosen {
 		r, err := s.perform(ctx, sc)
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return results, context.Cause(ctx)
 		}
 		if err != nil {
-			return err
+			return results, err
 		}
 		results = append(results, r)
-		if err := s.report(r); err != nil {
-			return err
+		if s.cfg.JSON {
+			if err := printJSON(s.cfg.Out, r); err != nil {
+				return results, err
+			}
 		}
 	}
-	if !cfg.JSON {
-		if err := printTable(cfg.Out, results); err != nil {
-			return err
-		}
-	}
-	return outcome(results)
+	return results, nil
 }
 
 // outcome is ErrWrong if something was lost or doubled.
@@ -105,19 +113,11 @@ func outcome(results []Result) error {
 	return nil
 }
 
-// report prints a result at once for programs, which may wait for it.
-func (s *stage) report(r Result) error {
-	if !s.cfg.JSON {
-		return nil
-	}
-	return printJSON(s.cfg.Out, r)
-}
-
 func (c Config) withDefaults() Config {
 	for _, n := range []struct {
 		value *int
 		usual int
-	}{{&c.Workers, 4}, {&c.Slots, 100}, {&c.LeaseMost, 50}, {&c.Producers, 32}, {&c.Batch, 100}, {&c.Replicas, 3}, {&c.Polls, 10_000}, {&c.Leases, 10_000}} {
+	}{{&c.Workers, 4}, {&c.Slots, 100}, {&c.LeaseMost, 50}, {&c.Producers, 32}, {&c.Batch, 100}, {&c.Replicas, 3}} {
 		if *n.value <= 0 {
 			*n.value = n.usual
 		}
@@ -129,6 +129,16 @@ func (c Config) withDefaults() Config {
 		c.Backlogs = []int{10_000, 100_000, 1_000_000, 5_000_000}
 	}
 	return c
+}
+
+const usualMany = 10_000 // polls, leases
+
+// many is how many, by the flag or by --size.
+func (c Config) many(flag int) int {
+	if flag > 0 {
+		return flag
+	}
+	return max(int(usualMany*c.size()), 1)
 }
 
 func (c Config) size() float64 {

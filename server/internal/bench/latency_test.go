@@ -11,7 +11,7 @@ import (
 
 // TestPace_AStallShows: a server that answers one call after the other within 1 ms stands still for
 // a second. At ten calls a second, the ten calls that were meant to be sent meanwhile all are late.
-// Broken once: pace that waits for each call; one that counts from when a call begins.
+// Broken once: a pace that counts from when a call begins.
 func TestPace_AStallShows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

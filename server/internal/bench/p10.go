@@ -68,7 +68,7 @@ func (t *trial) besideRenewals(ctx context.Context, s *site) (p Point, err error
 
 // holdMany enqueues executions for holders, and has these lease all of them.
 func (t *trial) holdMany(ctx context.Context, s *site) ([]*holder, error) {
-	n := int64(t.cfg.Leases)
+	n := int64(t.cfg.many(t.cfg.Leases))
 	each := func(i int64) *leaseholdv1.EnqueueExecutionRequest {
 		req := request(i, numbered(longWork, i))
 		req.IdempotencyKey = fmt.Sprintf("long-%d", i)

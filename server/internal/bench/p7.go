@@ -24,14 +24,15 @@ func runP7(ctx context.Context, t *trial) error {
 		if err != nil {
 			return p, err
 		}
-		crew := crewConfig{workers: t.cfg.Polls, conns: connsOfPolls, slots: 1, most: 1, wait: parkTime}
-		figures := map[string]float64{"polls": float64(t.cfg.Polls)}
+		polls := t.cfg.many(t.cfg.Polls)
+		crew := crewConfig{workers: polls, conns: connsOfPolls, slots: 1, most: 1, wait: parkTime}
+		figures := map[string]float64{"polls": float64(polls)}
 		before := s.memory()
 		n := max(int(t.cfg.Rate*min(arrivalsTime, t.duration()).Seconds()), 1)
 		var began time.Time
 		times, err := t.arrivals(ctx, s, crew, n, m.already, func(ctx context.Context) error {
 			err := t.idle(ctx, s, figures)
-			figures["kib_per_poll"] = by(s.memory()-before, float64(t.cfg.Polls)) / 1024
+			figures["kib_per_poll"] = by(s.memory()-before, float64(polls)) / 1024
 			began = time.Now() // monotonic
 			return err
 		})
@@ -50,7 +51,7 @@ func runP7(ctx context.Context, t *trial) error {
 
 // idle measures while nothing happens.
 func (t *trial) idle(ctx context.Context, s *site, figures map[string]float64) error {
-	t.tell("%s: %s polls wait; measuring for %s", t.scenario.name, thousands(int64(t.cfg.Polls)), t.duration())
+	t.tell("%s: %s polls wait; measuring for %s", t.scenario.name, thousands(int64(t.cfg.many(t.cfg.Polls))), t.duration())
 	pause(ctx, min(countedAfter, t.duration()))
 	before, err := s.counters(ctx)
 	if err != nil {

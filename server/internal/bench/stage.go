@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	setUpLimit   = 90 * time.Second
+	setUpLimit   = 3 * time.Minute
 	postgresStop = 10 * time.Second
 )
 
