@@ -27,7 +27,7 @@ func tiny(t *testing.T, scenarios ...string) Config {
 // run runs scenarios and reads what they print.
 func run(t *testing.T, cfg Config) []Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	var out, told bytes.Buffer
 	cfg.Out, cfg.Err = &out, &told
