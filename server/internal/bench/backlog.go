@@ -38,8 +38,8 @@ func (s *site) grow(ctx context.Context, n int64) error {
 	return nil
 }
 
-// writePattern enqueues the execution that is copied. Its own step is never leased: it needs what
-// nobody offers.
+// writePattern enqueues the execution that is copied. It is not due itself, so that it stays as it
+// is: what was leased would be copied with its attempt.
 func (s *site) writePattern(ctx context.Context) error {
 	conn, err := s.dial(0)
 	if err != nil {
@@ -48,13 +48,20 @@ func (s *site) writePattern(ctx context.Context) error {
 	client := leaseholdv1.NewExecutionServiceClient(conn)
 	req := oneStep(-1)
 	req.Name = filler
-	return s.insist(ctx, func(ctx context.Context) error {
+	err = s.insist(ctx, func(ctx context.Context) error {
 		answer, err := client.EnqueueExecution(ctx, req)
 		if err == nil {
 			s.pattern, err = uuid.Parse(answer.GetExecution().GetId())
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	if _, err := s.db.Exec(ctx, `UPDATE scheduling_requests SET available_at = now() + interval '1 year' WHERE execution_id = $1`, s.pattern); err != nil {
+		return fmt.Errorf("keep the pattern of the backlog: %w", err)
+	}
+	return nil
 }
 
 // tableColumns is a table that may have rows of an execution.

@@ -103,7 +103,8 @@ func checkPoints(t *testing.T, r Result, names []string) {
 	last := r.Points[len(r.Points)-1].Figures
 	switch r.Scenario {
 	case "P10":
-		if last["renewals"] < 150 || last["renewals_hot_share"] <= 0 {
+		if last["renewals"] < 100 || // the first call of two; the other is due after five seconds
+			last["renewals_hot_share"] <= 0 {
 			t.Errorf("P10: %v", last)
 		}
 	case "P11": // The end of each step and of each execution.

@@ -104,7 +104,7 @@ func (t *trial) holdMany(ctx context.Context, s *site) ([]*holder, error) {
 	return holders, nil
 }
 
-// renewAll renews every lease at once and then every ten seconds, until the function that it
+// renewAll renews every lease every ten seconds, until the function that it
 // returns is called. The calls of a round are spread over its time.
 func (s *site) renewAll(ctx context.Context, holders []*holder, times *stopwatch) (end func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
