@@ -53,7 +53,8 @@ func TestBench_PrintsOneObject(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &r); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
-	if r.Scenario != "P3" || r.Side != "leasehold" || r.Count != 50 || r.Rate <= 0 || r.Postgres["commits"] < 1 || r.CPU["server"] <= 0 || r.Latency["p99"] <= 0 {
+	// The kernel counts other processes in steps of 10 ms, of which so little work may take none.
+	if r.Scenario != "P3" || r.Side != "leasehold" || r.Count != 50 || r.Rate <= 0 || r.Postgres["commits"] < 1 || r.CPU["load"] <= 0 || r.Latency["p99"] <= 0 {
 		t.Errorf("printed %s", line)
 	}
 	if rest, _ := p.stdout.ReadString('\n'); rest != "" {
