@@ -3,7 +3,7 @@
 // imports it. main.go has the commands, settings.go what can be set, run.go puts the parts
 // together.
 //
-// stdout carries one line, when the server is ready, of `demo` its story, and of `drill` its report; logs and hints go
+// stdout carries one line, when the server is ready, of `demo` its story, of `drill` and `bench` their reports; logs and hints go
 // to stderr. The status is 0 after an end that was asked for, 1 after a failure, 2 if a setting
 // is wrong.
 package main
@@ -33,6 +33,7 @@ type commands struct {
 	Worker  workerCommand  `cmd:"" help:"Run a program for each attempt of a step: a shell script as a worker."`
 	Demo    demoCommand    `cmd:"" help:"Send coupons on three servers, six workers and NATS, while some of them are killed and frozen; two minutes at most."`
 	Drill   drillCommand   `cmd:"" help:"Before you go live: kill, freeze and cut off every part of an installation under load, and check that nothing is lost or doubled; some minutes."`
+	Bench   benchCommand   `cmd:"" help:"Measure how fast the service is here: throughput, latencies, and what PostgreSQL does for it."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	DemoWorker  demoWorkerCommand  `cmd:"" hidden:"" help:"A worker of the demo."`

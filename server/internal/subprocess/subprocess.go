@@ -115,6 +115,9 @@ func (p *Process) Line(ctx context.Context) (string, error) {
 	}
 }
 
+// PID is its process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Signal sends a signal, such as SIGSTOP and SIGCONT.
 func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil {
