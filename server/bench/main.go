@@ -1,3 +1,51 @@
+// Command bench measures Leasehold against what users would take instead, and against the physical
+// limit of the same PostgreSQL. `make bench` runs its short form, `make bench-full` all of it;
+// `leasehold bench` is the other side, a part of the product, and knows nothing of this program.
+//
+// It is a module of its own, so that the service does not depend on what it is compared with; it
+// lies below server/ and may therefore use the service's internal packages.
+//
+// # How it compares
+//
+// A machine's speed changes from minute to minute, most of all one that is shared. So a figure by
+// itself is for orientation only, and what counts is a ratio: both sides run by turns, A B A B, on
+// one PostgreSQL, five pairs unless --pairs says otherwise. Each pair has its ratio; the median is
+// printed with the smallest and the largest, a line for each scenario as soon as it is over:
+//
+//	P1 ratio 2.31 min 2.10 max 2.50 lost 0 doubled 0 ours 4200/s peer 1820/s
+//
+// Of rates that is ours by theirs. Of P4 it is ours by theirs too, so that less is better; the
+// line tells that percentile, p50 or p99, which is further from its goal. Scenarios that compare
+// Leasehold with itself are run by `leasehold bench` with all their pairs, and have no sides in the
+// line. P7 has bounds only: its ratio is the used part of the tighter one. A table of goals ends it.
+//
+// What was accepted and not done is lost, what was done twice is doubled, on either side. If that
+// is not 0, or a run fails, the exit status is 1: such figures are worth nothing. A goal that is
+// missed is told in the table and is no failure.
+//
+// Both sides have the same conditions:
+//
+//   - One PostgreSQL with fsync, synchronous_commit and full_page_writes on, else nothing is
+//     measured. Its other settings are those of `leasehold dev`.
+//   - A fresh database for each run, the one before it dropped, and a checkpoint: nobody pays for
+//     what the other left behind.
+//   - A process of its own for each run, River's too, on the same machine as PostgreSQL.
+//   - Work that is nothing but to be counted.
+//
+// They differ in one thing that favours the peer: River is a library within the worker, and its
+// jobs make no call over a network, while Leasehold is a service, whose producers and workers are
+// other processes and talk gRPC with it. That is part of what it costs to use it, and so is measured.
+//
+// # Peers
+//
+//	internal/river   River, set up for speed as its own benchmark is: P1, P2, P3, P4, P6
+//	internal/limit   pgbench, writing the rows of a drain and doing nothing else: P12
+//	internal/runner  the pairs, the lines, the goals
+//	internal/result  what a run prints; internal/figures what it cost PostgreSQL
+//
+// Each peer is also a command of this program, which runs one scenario once and prints one JSON
+// object, in the form of `leasehold bench --json`: `bench river P6 --snapshot` shows, for instance,
+// what an old snapshot does to River, which the runner does not compare.
 package main
 
 import (
@@ -11,12 +59,14 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/leasehold/leasehold/server/bench/internal/limit"
 	"github.com/leasehold/leasehold/server/bench/internal/river"
 	"github.com/leasehold/leasehold/server/bench/internal/runner"
 )
 
 type commands struct {
 	Run   runCommand   `cmd:"" default:"withargs" help:"Measure by turns, and print the ratios."`
+	Limit limitCommand `cmd:"" help:"Run P12 on PostgreSQL alone, once: what a drain writes, by pgbench."`
 	River riverCommand `cmd:"" help:"Run a scenario on River, once."`
 }
 
@@ -69,6 +119,23 @@ func (c *riverCommand) Run(ctx context.Context) error {
 		URL: c.URL, Scenario: c.Scenario, Count: c.Count, Duration: time.Duration(c.Seconds * float64(time.Second)), Producers: c.Producers, Batch: c.Batch, Rate: c.Rate,
 		Snapshot: c.Snapshot, Logger: river.Quiet(),
 	})
+	if err != nil {
+		return err
+	}
+	return r.Write(os.Stdout)
+}
+
+type limitCommand struct {
+	URL     string `name:"database-url" required:"" placeholder:"URL" help:"An empty database."`
+	JSON    bool   `name:"json" help:"Accepted, as leasehold bench has it: the result is always JSON."`
+	Count   int    `name:"executions" default:"100000" help:"Executions."`
+	Batch   int    `default:"200" help:"Executions of a round: as many as one of Leasehold's dispatcher."`
+	Clients int    `default:"4" help:"Connections."`
+}
+
+// Run measures the limit.
+func (c *limitCommand) Run(ctx context.Context) error {
+	r, err := limit.Run(ctx, limit.Config{URL: c.URL, Count: c.Count, Batch: c.Batch, Clients: c.Clients})
 	if err != nil {
 		return err
 	}

@@ -40,8 +40,8 @@ func shortForm(pairs int) []*scenario {
 	p5 := itself("P5", pairs, atMost(1.2), buffers())
 	p5.ours = append(p5.ours, "--backlogs", "10000,100000,1000000")
 	return []*scenario{
-		{name: "P1", ours: words("P1 --seconds 8"), peer: words("river P1 --seconds 8"), ratios: []ratio{rate(atLeast(2))}},
-		{name: "P2", ours: words("P2 --executions 50000"), peer: words("river P2 --executions 50000"), ratios: []ratio{rate(atLeast(1))}},
+		{name: "P1", ours: words("P1 --seconds 6"), peer: words("river P1 --seconds 6"), ratios: []ratio{rate(atLeast(2))}},
+		{name: "P2", ours: words("P2 --executions 40000"), peer: words("river P2 --executions 40000"), ratios: []ratio{rate(atLeast(1))}},
 		{name: "P4", ours: words("P4 --seconds 8"), peer: words("river P4 --seconds 8"), ratios: []ratio{p50(atMost(0.7)), p99(atMost(0.7))}},
 		p5, p10,
 	}

@@ -17,6 +17,7 @@ import (
 const (
 	stopLimit = 20 * time.Second // for a run that is told to end
 	tailBytes = 2000             // of what a failed run said
+	runLimit  = 4 * time.Hour    // for a run that hangs: longer than any that works
 )
 
 // program is one side of a comparison: each run is a process of its own.
@@ -28,6 +29,8 @@ type program struct {
 
 // run runs a scenario on a database. Where a run failed and yet told a result, both are returned.
 func (p *program) run(ctx context.Context, name string, args []string, database string) (*result.Run, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("a run lasts longer than %s", runLimit))
+	defer cancel()
 	all := append(append(append([]string{}, p.args...), args...), "--json", "--database-url", database)
 	cmd := exec.CommandContext(ctx, p.path, all...)
 	var out, said bytes.Buffer
