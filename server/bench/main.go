@@ -85,6 +85,7 @@ type runCommand struct {
 	URL       string   `name:"database-url" placeholder:"URL" help:"PostgreSQL of yours, on which databases may be made; it must commit durably. Without it there is a private one."`
 	Short     bool     `help:"The short form: P1, P2, P4, P5 and P10, smaller, within twelve minutes."`
 	Pairs     int      `default:"5" help:"Runs of both sides of each scenario; P6 has three at most."`
+	Size      float64  `default:"1" help:"Multiplies the executions and seconds of the scenarios; ratios of small ones say little."`
 }
 
 // Run measures.
@@ -92,12 +93,16 @@ func (c *runCommand) Run(ctx context.Context) error {
 	if c.Pairs < 1 {
 		return errors.New("--pairs: at least 1")
 	}
+	if c.Size <= 0 {
+		return errors.New("--size: more than 0")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program to run the peers by: %w", err)
 	}
 	return runner.Run(ctx, runner.Config{
-		Ours: c.Leasehold, Peer: self, URL: c.URL, Scenarios: c.Scenarios, Short: c.Short, Pairs: c.Pairs, Out: os.Stdout, Err: os.Stderr,
+		Ours: c.Leasehold, Peer: self, URL: c.URL, Scenarios: c.Scenarios, Short: c.Short, Pairs: c.Pairs, Size: c.Size,
+		Out: os.Stdout, Err: os.Stderr,
 	})
 }
 

@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) (*result.Run, error) {
 	if err := fill(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if err := figures.Settle(ctx, cfg.URL); err != nil {
+	if err := figures.Analyze(ctx, cfg.URL); err != nil {
 		return nil, err
 	}
 	before, err := figures.Read(ctx, cfg.URL)

@@ -84,7 +84,7 @@ func Run(ctx context.Context, cfg Config) (*result.Run, error) {
 	}
 	do, known := scenarios[cfg.Scenario]
 	if !known {
-		return nil, fmt.Errorf("River has no scenario %q", cfg.Scenario)
+		return nil, fmt.Errorf("there is no scenario %q on River", cfg.Scenario)
 	}
 	p := &peer{cfg: cfg, out: result.Run{Scenario: cfg.Scenario, Side: "river", Unit: "jobs/s"}}
 	if err := p.open(ctx); err != nil {
@@ -159,9 +159,9 @@ func (p *peer) work(_ context.Context, j *river.Job[job]) error {
 	return nil
 }
 
-// begin lets the database settle, and starts the measuring.
+// begin has PostgreSQL know what is there, and starts the measuring.
 func (p *peer) begin(ctx context.Context) error {
-	err := figures.Settle(ctx, p.cfg.URL)
+	err := figures.Analyze(ctx, p.cfg.URL)
 	if err == nil {
 		p.before, err = figures.Read(ctx, p.cfg.URL)
 	}

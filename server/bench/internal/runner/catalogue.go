@@ -1,71 +1,112 @@
 package runner
 
 import (
-	"strconv"
-	"strings"
+	"fmt"
 
 	"github.com/leasehold/leasehold/server/bench/internal/result"
 )
 
+// form says how large the scenarios are.
+type form struct {
+	short bool
+	pairs int
+	size  float64 // multiplies executions and seconds; 0: 1
+}
+
 // catalogue are the scenarios with their goals. The short form has the ones that tell most, at a
 // size that lets them end within twelve minutes on two processors.
-func catalogue(short bool, pairs int) []*scenario {
-	if short {
-		return shortForm(pairs)
+func (f form) catalogue() []*scenario {
+	if f.size == 0 {
+		f.size = 1
 	}
-	return longForm(pairs)
-}
-
-func longForm(pairs int) []*scenario {
-	few := min(pairs, 3) // of P6, whose pair lasts twenty minutes
+	if f.short {
+		return f.shortForm()
+	}
+	few := form{pairs: min(f.pairs, 3), size: f.size} // of P6, whose pair lasts twenty minutes
 	return []*scenario{
-		{name: "P1", ours: words("P1 --seconds 30"), peer: words("river P1 --seconds 30"), ratios: []ratio{rate(atLeast(2))}},
-		{name: "P2", ours: words("P2"), peer: words("river P2"), ratios: []ratio{rate(atLeast(1))}},
-		{name: "P3", ours: words("P3"), peer: words("river P3 --producers 4"), ratios: []ratio{rate(atLeast(0.5))}},
-		{name: "P4", ours: words("P4 --seconds 60"), peer: words("river P4 --seconds 60"), ratios: []ratio{p50(atMost(0.7)), p99(atMost(0.7))}},
-		itself("P5", pairs, atMost(1.2), buffers()),
-		itself("P6", few, atLeast(0.8)),
-		parked(),
-		itself("P8", pairs, atLeast(0.9)),
-		itself("P9", pairs, atLeast(0.7)),
-		itself("P10", pairs, atLeast(0.85), renewals()),
-		itself("P11", pairs, atLeast(0.8), figure("lag_p99_ms", atMost(1000))),
-		limit("P2"),
+		f.oneByOne(30), f.drain(100_000), f.batches(), f.latency(60),
+		f.itself("P5", atMost(1.2), buffers()).with(f.executions(2000)),
+		few.itself("P6", atLeast(0.8)).with(f.seconds(600)),
+		f.parked(),
+		f.itself("P8", atLeast(0.9)).with(f.seconds(30)),
+		f.itself("P9", atLeast(0.7)).with(f.executions(20_000)),
+		f.itself("P10", atLeast(0.85), renewals()).with(f.seconds(30)),
+		f.itself("P11", atLeast(0.8), figure("lag_p99_ms", atMost(1000))).with(f.executions(100_000)),
+		f.limit(100_000),
 	}
 }
 
-func shortForm(pairs int) []*scenario {
-	p10 := itself("P10", pairs, atLeast(0.85), renewals())
-	p10.ours = append(p10.ours, "--seconds", "8")
-	p5 := itself("P5", pairs, atMost(1.2), buffers())
-	p5.ours = append(p5.ours, "--backlogs", "10000,100000,1000000")
+func (f form) shortForm() []*scenario {
 	return []*scenario{
-		{name: "P1", ours: words("P1 --seconds 6"), peer: words("river P1 --seconds 6"), ratios: []ratio{rate(atLeast(2))}},
-		{name: "P2", ours: words("P2 --executions 40000"), peer: words("river P2 --executions 40000"), ratios: []ratio{rate(atLeast(1))}},
-		{name: "P4", ours: words("P4 --seconds 8"), peer: words("river P4 --seconds 8"), ratios: []ratio{p50(atMost(0.7)), p99(atMost(0.7))}},
-		p5, p10,
+		f.oneByOne(6), f.drain(40_000), f.latency(8),
+		f.itself("P5", atMost(1.2), buffers()).with(f.executions(2000)).with("--backlogs", "10000,100000,1000000"),
+		f.itself("P10", atLeast(0.85), renewals()).with(f.seconds(8)),
+	}
+}
+
+// seconds and executions are arguments for either side.
+func (f form) seconds(n float64) string { return fmt.Sprintf("--seconds=%g", n*f.size) }
+
+func (f form) executions(n float64) string {
+	return fmt.Sprintf("--executions=%d", max(int64(n*f.size), 1))
+}
+
+func (s *scenario) with(args ...string) *scenario {
+	s.ours = append(s.ours, args...)
+	return s
+}
+
+func (f form) oneByOne(seconds float64) *scenario {
+	return &scenario{
+		name: "P1", ours: []string{"P1", f.seconds(seconds)}, peer: []string{"river", "P1", f.seconds(seconds)},
+		ratios: []ratio{rate(atLeast(2))},
+	}
+}
+
+func (f form) drain(executions float64) *scenario {
+	return &scenario{
+		name: "P2", ours: []string{"P2", f.executions(executions)}, peer: []string{"river", "P2", f.executions(executions)},
+		ratios: []ratio{rate(atLeast(1))},
+	}
+}
+
+// batches has four producers on both sides.
+func (f form) batches() *scenario {
+	return &scenario{
+		name: "P3", ours: []string{"P3", f.executions(100_000)}, peer: []string{"river", "P3", f.executions(100_000), "--producers=4"},
+		ratios: []ratio{rate(atLeast(0.5))},
+	}
+}
+
+func (f form) latency(seconds float64) *scenario {
+	return &scenario{
+		name: "P4", ours: []string{"P4", f.seconds(seconds)}, peer: []string{"river", "P4", f.seconds(seconds)},
+		ratios: []ratio{p50(atMost(0.7)), p99(atMost(0.7))},
 	}
 }
 
 // limit is P12: P2 against PostgreSQL alone, which writes the same rows.
-func limit(ours string) *scenario {
-	return &scenario{name: "P12", ours: words(ours), as: ours, peer: words("limit"), ratios: []ratio{rate(atLeast(0.6))}}
+func (f form) limit(executions float64) *scenario {
+	return &scenario{
+		name: "P12", ours: []string{"P2", f.executions(executions)}, as: "P2", peer: []string{"limit", f.executions(executions)},
+		ratios: []ratio{rate(atLeast(0.6))},
+	}
 }
 
 // itself is a scenario that compares ours with itself, pairs and all, within one run.
-func itself(name string, pairs int, g goal, checks ...check) *scenario {
+func (f form) itself(name string, g goal, checks ...check) *scenario {
 	told := func(r *result.Run) (spread, bool) {
 		if r.Ratio == nil {
 			return spread{}, false
 		}
 		return spread{r.Ratio.Median, r.Ratio.Min, r.Ratio.Max}, true
 	}
-	return &scenario{name: name, ours: []string{name, "--pairs", strconv.Itoa(pairs)}, alone: told, goal: g, checks: checks}
+	return &scenario{name: name, ours: []string{name, fmt.Sprintf("--pairs=%d", f.pairs)}, alone: told, goal: g, checks: checks}
 }
 
 // parked is P7, which has bounds and nothing to be compared with: its ratio is how much of the
 // tighter one is used.
-func parked() *scenario {
+func (f form) parked() *scenario {
 	bounds := []check{figure("transactions_per_second", atMost(5)), figure("kib_per_poll", atMost(40))}
 	used := func(r *result.Run) (spread, bool) {
 		most := 0.0
@@ -78,10 +119,8 @@ func parked() *scenario {
 		}
 		return spread{most, most, most}, true
 	}
-	return &scenario{name: "P7", ours: words("P7"), alone: used, goal: atMost(1), checks: bounds}
+	return &scenario{name: "P7", ours: []string{"P7", f.seconds(60)}, alone: used, goal: atMost(1), checks: bounds}
 }
-
-func words(text string) []string { return strings.Fields(text) }
 
 // figure is a check on a figure of the run, or else on the worst one of its points.
 func figure(name string, g goal) check {

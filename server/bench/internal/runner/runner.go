@@ -32,6 +32,7 @@ type Config struct {
 	Scenarios []string // names; empty: all of the form
 	Short     bool     // the short form
 	Pairs     int      // of runs of each scenario
+	Size      float64  // multiplies executions and seconds
 	Out       io.Writer
 	Err       io.Writer // takes the progress
 }
@@ -42,7 +43,7 @@ var ErrBad = errors.New("not every run was good")
 // Run runs scenarios, and prints a line for each as soon as it is over, and a table of the goals
 // in the end. Goals that are missed are no error.
 func Run(ctx context.Context, cfg Config) error {
-	list, err := choose(catalogue(cfg.Short, cfg.Pairs), cfg.Scenarios)
+	list, err := choose(form{cfg.Short, cfg.Pairs, cfg.Size}.catalogue(), cfg.Scenarios)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func took(t *testing.T, p50, p99 float64) string {
 // measure runs one scenario of the long form with programs, and returns what was printed.
 func measure(t *testing.T, name string, pairs int, ours, peer string) (string, *fakes, error) {
 	t.Helper()
-	list, err := choose(catalogue(false, pairs), []string{name})
+	list, err := choose(form{pairs: pairs}.catalogue(), []string{name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,13 +109,13 @@ func TestRun_ComparesPairByPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := firstLine(string(calls)); got != "bench P1 --seconds 30 --json --database-url postgres://nowhere/1" {
+	if got := firstLine(string(calls)); got != "bench P1 --seconds=30 --json --database-url postgres://nowhere/1" {
 		t.Errorf("ours was called with %q", got)
 	}
 	if calls, err = os.ReadFile(filepath.Join(filepath.Dir(peer), "calls")); err != nil {
 		t.Fatal(err)
 	}
-	if got := firstLine(string(calls)); got != "river P1 --seconds 30 --json --database-url postgres://nowhere/2" {
+	if got := firstLine(string(calls)); got != "river P1 --seconds=30 --json --database-url postgres://nowhere/2" {
 		t.Errorf("the peer was called with %q", got)
 	}
 }
@@ -156,7 +156,7 @@ func TestRun_ComparesWithItself(t *testing.T) {
 		t.Errorf("the table says %s", out)
 	}
 	calls, err := os.ReadFile(filepath.Join(filepath.Dir(ours), "calls"))
-	if err != nil || !strings.HasPrefix(string(calls), "bench P10 --pairs 4 --json") || stand.made != 1 {
+	if err != nil || !strings.HasPrefix(string(calls), "bench P10 --pairs=4 --seconds=30 --json") || stand.made != 1 {
 		t.Errorf("called with %q on %d databases (%v)", calls, stand.made, err)
 	}
 }
@@ -225,7 +225,7 @@ func TestRun_AMissedGoalIsNoError(t *testing.T) {
 func TestProgram_TellsWhatAFailedRunSaid(t *testing.T) {
 	t.Parallel()
 	p := &program{name: "leasehold", path: fake(t, 3, "")}
-	if _, err := p.run(t.Context(), "P1", words("P1"), "postgres://nowhere"); err == nil || !strings.Contains(err.Error(), "it is broken") {
+	if _, err := p.run(t.Context(), "P1", []string{"P1"}, "postgres://nowhere"); err == nil || !strings.Contains(err.Error(), "it is broken") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -238,21 +238,21 @@ func TestChoose(t *testing.T) {
 		}
 		return text
 	}
-	if got := names(catalogue(true, 5)); got != "P1 P2 P4 P5 P10 " {
+	if got := names(form{short: true, pairs: 5}.catalogue()); got != "P1 P2 P4 P5 P10 " {
 		t.Errorf("the short form has %s", got)
 	}
-	if got := names(catalogue(false, 5)); got != "P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 " {
+	if got := names(form{pairs: 5}.catalogue()); got != "P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 " {
 		t.Errorf("the long form has %s", got)
 	}
-	list, err := choose(catalogue(false, 5), []string{"P4", "P1"})
+	list, err := choose(form{pairs: 5}.catalogue(), []string{"P4", "P1"})
 	if err != nil || names(list) != "P1 P4 " {
 		t.Errorf("chose %s(%v)", names(list), err)
 	}
-	if _, err := choose(catalogue(true, 5), []string{"P3"}); err == nil {
+	if _, err := choose(form{short: true, pairs: 5}.catalogue(), []string{"P3"}); err == nil {
 		t.Error("the short form has no P3, and nobody says so")
 	}
-	for _, s := range catalogue(false, 5) {
-		if s.name == "P6" && strings.Join(s.ours, " ") != "P6 --pairs 3" {
+	for _, s := range (form{pairs: 5}).catalogue() {
+		if s.name == "P6" && strings.Join(s.ours, " ") != "P6 --pairs=3 --seconds=600" {
 			t.Errorf("P6 is run as %q", s.ours)
 		}
 	}
