@@ -1,3 +1,4 @@
+// Its versions follow the service's: when that go.mod changes, run go -C server/bench mod tidy.
 module github.com/leasehold/leasehold/server/bench
 
 go 1.26.0

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/leasehold/leasehold/server/bench/internal/result"
 )
@@ -25,7 +26,7 @@ func (f form) catalogue() []*scenario {
 	few := form{pairs: min(f.pairs, 3), size: f.size} // of P6, whose pair lasts twenty minutes
 	return []*scenario{
 		f.oneByOne(30), f.drain(100_000), f.batches(), f.latency(60),
-		f.itself("P5", atMost(1.2), buffers()).with(f.executions(2000)),
+		f.itself("P5", atMost(1.2), buffers()).with(f.executions(2000), f.backlogs(10_000, 100_000, 1_000_000, 5_000_000)),
 		few.itself("P6", atLeast(0.8)).with(f.seconds(600)),
 		f.parked(),
 		f.itself("P8", atLeast(0.9)).with(f.seconds(30)),
@@ -39,16 +40,24 @@ func (f form) catalogue() []*scenario {
 func (f form) shortForm() []*scenario {
 	return []*scenario{
 		f.oneByOne(6), f.drain(40_000), f.latency(8),
-		f.itself("P5", atMost(1.2), buffers()).with(f.executions(2000)).with("--backlogs", "10000,100000,1000000"),
+		f.itself("P5", atMost(1.2), buffers()).with(f.executions(2000), f.backlogs(10_000, 100_000, 1_000_000)),
 		f.itself("P10", atLeast(0.85), renewals()).with(f.seconds(8)),
 	}
 }
 
-// seconds and executions are arguments for either side.
+// seconds, executions and backlogs are arguments for either side.
 func (f form) seconds(n float64) string { return fmt.Sprintf("--seconds=%g", n*f.size) }
 
 func (f form) executions(n float64) string {
 	return fmt.Sprintf("--executions=%d", max(int64(n*f.size), 1))
+}
+
+func (f form) backlogs(sizes ...float64) string {
+	var list []string
+	for _, n := range sizes {
+		list = append(list, fmt.Sprint(max(int64(n*f.size), 1)))
+	}
+	return "--backlogs=" + strings.Join(list, ",")
 }
 
 func (s *scenario) with(args ...string) *scenario {

@@ -161,6 +161,24 @@ func TestRun_ComparesWithItself(t *testing.T) {
 	}
 }
 
+// A figure that is not there is told, and is no failure: not every PostgreSQL counts statements.
+func TestRun_AFigureMayBeMissing(t *testing.T) {
+	t.Parallel()
+	r := result.Run{Scenario: "P5", Count: 10, Rate: 100, Ratio: &result.Ratio{Median: 1.1, Min: 1, Max: 1.3}}
+	out, _, err := measure(t, "P5", 5, fake(t, 0, answer(t, r)), "/nowhere")
+	if err != nil || firstLine(out) != "P5 ratio 1.10 min 1.00 max 1.30 lost 0 doubled 0" {
+		t.Errorf("got %q (%v)", firstLine(out), err)
+	}
+	if !regexp.MustCompile(`P5 +buffers_per_100_leases +<= 2000 +not told`).MatchString(out) {
+		t.Errorf("the table says %s", out)
+	}
+	// A ratio has to be there.
+	r.Ratio = nil
+	if out, _, err = measure(t, "P5", 5, fake(t, 0, answer(t, r)), "/nowhere"); !errors.Is(err, ErrBad) {
+		t.Errorf("without a ratio: %s", out)
+	}
+}
+
 // The limit is compared with P2.
 func TestRun_ComparesWithTheLimit(t *testing.T) {
 	t.Parallel()
