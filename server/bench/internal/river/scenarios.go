@@ -18,16 +18,16 @@ import (
 // and all are done.
 func (p *peer) oneByOne(ctx context.Context) error {
 	p.book = newBook(p.capacity())
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
 	if err := p.client.Start(ctx); err != nil {
 		return fmt.Errorf("start: %w", err)
+	}
+	if err := p.begin(ctx); err != nil {
+		return err
 	}
 	h := newHistograms(p.cfg.Producers)
 	var next, failed atomic.Int64
 	p.produce(func(producer int) {
-		for time.Since(p.since) < p.cfg.Duration && ctx.Err() == nil {
+		for first := true; first || time.Since(p.since) < p.cfg.Duration && ctx.Err() == nil; first = false {
 			number := int(next.Add(1) - 1)
 			if number >= len(p.book.accepted) {
 				return
