@@ -2,6 +2,8 @@
 
 GO      ?= go
 TOOL    := $(GO) tool -modfile=server/tools/go.mod
+# The benchmark against others is a module of its own: the service's dependencies do not grow by theirs.
+BENCH   := $(GO) -C server/bench
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # What `make run` passes on, as in: make run ARGS=--ephemeral
@@ -20,7 +22,7 @@ FUZZ      := drill/hostile:FuzzExecutionService drill/hostile:FuzzWorkerService 
 	drill/hostile:FuzzPageTokens drill/hostile:FuzzProgramOutput webhook:FuzzAnswer
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo drill soak test test-faults prove-drill simulate fuzz test-patroni lint vulnerabilities generate build postgres
+.PHONY: help run demo drill soak bench bench-full test test-faults prove-drill simulate fuzz test-patroni lint vulnerabilities generate build postgres
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,15 @@ drill: build ## kill, freeze and cut off every part of an installation, and chec
 soak: build ## drill with faults at random until a million attempts were made (hours)
 	@exec bin/leasehold drill --soak 1000000 $(ARGS)
 
+# Which scenarios, or how many pairs, as in: make bench ARGS='P1 P2 --pairs 3'
+bench: build postgres ## measure against River and against itself, in short (12 minutes on 2 cores), a line each
+	$(BENCH) build -trimpath -buildvcs=false -o ../../bin/leasehold-bench .
+	@exec bin/leasehold-bench run --short $(ARGS)
+
+bench-full: build postgres ## measure all scenarios against River, itself and PostgreSQL's limit (three hours)
+	$(BENCH) build -trimpath -buildvcs=false -o ../../bin/leasehold-bench .
+	@exec bin/leasehold-bench run $(ARGS)
+
 test: postgres ## run the tests, with the race detector where a C compiler is
 	@$(find_cc); \
 	if [ -n "$$cc" ]; then \
@@ -48,6 +59,7 @@ test: postgres ## run the tests, with the race detector where a C compiler is
 		echo "no C compiler (with its headers) here: testing without the race detector" >&2; \
 		$(GO) test -count=1 -timeout 20m $(TESTFLAGS) $(PKG); \
 	fi
+	@[ "$(PKG)" != ./... ] || $(BENCH) test -count=1 -timeout 20m $(TESTFLAGS) ./...
 
 test-faults: postgres ## run the server's tests at full counts, with kills and freezes (an hour at most)
 	LEASEHOLD_FULL=1 CGO_ENABLED=1 $(GO) test -race -timeout 60m -count=1 $(TESTFLAGS) ./server/...
@@ -75,6 +87,8 @@ lint: vulnerabilities ## check formatting, proto files and code
 	GOOS=darwin CGO_ENABLED=0 $(GO) vet ./server/...
 	$(TOOL) buf lint
 	$(TOOL) golangci-lint run
+	$(BENCH) vet ./...
+	cd server/bench && $(GO) tool -modfile=../tools/go.mod golangci-lint run
 
 vulnerabilities: ## look for known vulnerabilities of what the service is built from, without the network
 	$(GO) -C server/tools/vuln run . "$(CURDIR)"
