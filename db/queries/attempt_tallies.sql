@@ -1,3 +1,9 @@
+-- name: InsertTallies :exec
+-- How attempts ended in this transaction, a row for each capability and state. Locks the new rows;
+-- both indexes.
+INSERT INTO attempt_tallies (capability_id, at, state, n)
+SELECT unnest(@capability_ids::integer[]), now(), unnest(@states::text[]), unnest(@counts::integer[]);
+
 -- name: OutcomesOfCapabilities :many
 -- How attempts ended in the last minute and hour; the hour is counted by whole minutes. Takes
 -- no lock; index attempt_tallies_capability.

@@ -8,25 +8,15 @@ SELECT unnest(@ids::uuid[]), unnest(@step_ids::uuid[]), unnest(@numbers::integer
     unnest(@lease_versions::bigint[]), unnest(@leased_ats::timestamptz[]), unnest(@start_to_close_ats::timestamptz[]),
     unnest(@lease_entries::bigint[]);
 
--- name: EndAttempts :one
--- Ends attempts whose lease rows were deleted before in the same transaction, and tallies how:
--- a row for each capability and state. Locks the rows; primary keys of attempts and steps; HOT,
--- for no index holds what changes.
-WITH ended AS (
+-- name: EndAttempts :execrows
+-- Ends attempts whose lease rows were deleted before in the same transaction. Locks the rows;
+-- primary key; HOT, for no index holds what changes.
 UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
     outcome = u.outcome, end_entry = u.end_entry
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@reasons::text[]) AS reason,
         unnest(@ended_ats::timestamptz[]) AS ended_at, unnest(@next_dues::timestamptz[]) AS next_due,
         unnest(@failures::jsonb[]) AS failure, unnest(@outcomes::bytea[]) AS outcome, unnest(@end_entries::bigint[]) AS end_entry) u
-WHERE a.id = u.id AND a.state = 'LEASED'
-RETURNING a.step_id, a.state
-), tallied AS (
-    INSERT INTO attempt_tallies (capability_id, at, state, n)
-    SELECT s.capability_id, now(), e.state, count(*)::integer FROM ended e
-    CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = e.step_id OFFSET 0) s
-    GROUP BY s.capability_id, e.state
-)
-SELECT count(*)::integer AS ended FROM ended;
+WHERE a.id = u.id AND a.state = 'LEASED';
 
 -- name: FindAttempts :many
 -- Where attempts belong: facts that never change. Takes no lock; primary keys.

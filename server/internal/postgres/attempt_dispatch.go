@@ -44,53 +44,65 @@ type dispatch struct {
 	workers  map[uuid.UUID]dbsqlc.LockWorkersRow
 	standing map[uuid.UUID]task.Standing // as counted, and the grants of this dispatch
 	answered map[scheduler.PollKey]bool
+	versions []int64 // fencing tokens, growing
+	at       time.Time
 
 	granted []scheduler.DispatchItem
 	finish  dbsqlc.DeleteRequestsParams // requests that are dispatched or not needed any more
 }
 
 func (d *dispatch) run(ctx context.Context) error {
-	items, err := d.tryKeys(ctx)
+	items, err := d.lockRequests(ctx)
 	if err != nil || len(items) == 0 {
 		return err
 	}
-	if err := d.lockRequests(ctx, items); err != nil {
-		return err
-	}
-	if err := d.lockExecutions(ctx); err != nil {
-		return err
-	}
-	if err := d.lockWorkers(ctx, items); err != nil {
+	if err := d.lockRest(ctx, items); err != nil {
 		return err
 	}
 	for _, it := range items {
 		d.decide(it)
 	}
-	if err := d.grant(ctx); err != nil {
-		return err
-	}
-	if len(d.finish.StepIds) == 0 {
-		return nil
-	}
-	if _, err := d.t.q.DeleteRequests(ctx, d.finish); err != nil {
-		return fmt.Errorf("delete requests: %w", err)
-	}
-	return nil
+	return d.write(ctx)
 }
 
-// tryKeys takes the advisory locks of (step, number); those that are not free are left.
-func (d *dispatch) tryKeys(ctx context.Context) ([]scheduler.DispatchItem, error) {
+// lockRequests takes the advisory locks of (step, number), those that are free, and locks the
+// requests that are still ours; then it looks which attempts exist. Items whose key is not free
+// are left.
+func (d *dispatch) lockRequests(ctx context.Context) ([]scheduler.DispatchItem, error) {
 	keys := make([]int64, len(d.c.Items))
+	var p dbsqlc.AttemptsOfNumberParams
 	for i, it := range d.c.Items {
 		keys[i] = dispatchKey(it.StepID, it.Number)
+		p.StepIds = append(p.StepIds, it.StepID)
+		p.Numbers = append(p.Numbers, int32(it.Number))
 	}
-	rows, err := d.t.q.TryLocks(ctx, keys)
+	locked := make(map[int64]bool, len(keys))
+	d.ours = make(map[uuid.UUID]dbsqlc.LockClaimedRequestsRow, len(keys))
+	d.made = map[uuid.UUID]dbsqlc.AttemptsOfNumberRow{}
+	err := d.t.together(ctx,
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.TryLocks(ctx, keys)
+			for _, r := range rows {
+				locked[r.Key] = r.Locked
+			}
+			return wrap("advisory locks", err)
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.LockClaimedRequests(ctx, dbsqlc.LockClaimedRequestsParams{StepIds: p.StepIds, ClaimID: d.c.ClaimID})
+			for _, r := range rows {
+				d.ours[r.StepID] = r
+			}
+			return wrap("lock requests", err)
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.AttemptsOfNumber(ctx, p)
+			for _, r := range rows {
+				d.made[r.StepID] = r
+			}
+			return wrap("read attempts", err)
+		})
 	if err != nil {
-		return nil, fmt.Errorf("advisory locks: %w", err)
-	}
-	locked := make(map[int64]bool, len(rows))
-	for _, r := range rows {
-		locked[r.Key] = r.Locked
+		return nil, err
 	}
 	var items []scheduler.DispatchItem
 	for i, it := range d.c.Items {
@@ -101,59 +113,62 @@ func (d *dispatch) tryKeys(ctx context.Context) ([]scheduler.DispatchItem, error
 	return items, nil
 }
 
-// lockRequests locks the requests that are still ours, then looks which attempts exist.
-func (d *dispatch) lockRequests(ctx context.Context, items []scheduler.DispatchItem) error {
-	var p dbsqlc.AttemptsOfNumberParams
-	for _, it := range items {
-		p.StepIds = append(p.StepIds, it.StepID)
-		p.Numbers = append(p.Numbers, int32(it.Number))
-	}
-	rows, err := d.t.q.LockClaimedRequests(ctx, dbsqlc.LockClaimedRequestsParams{StepIds: p.StepIds, ClaimID: d.c.ClaimID})
-	if err != nil {
-		return fmt.Errorf("lock requests: %w", err)
-	}
-	d.ours = make(map[uuid.UUID]dbsqlc.LockClaimedRequestsRow, len(rows))
-	for _, r := range rows {
-		d.ours[r.StepID] = r
-	}
-	made, err := d.t.q.AttemptsOfNumber(ctx, p)
-	if err != nil {
-		return fmt.Errorf("read attempts: %w", err)
-	}
-	d.made = make(map[uuid.UUID]dbsqlc.AttemptsOfNumberRow, len(made))
-	for _, r := range made {
-		d.made[r.StepID] = r
-	}
-	return nil
-}
-
-// lockExecutions locks the capabilities, so that a pause waits for us, and the executions,
-// and reads the steps under them, and whether they are paused.
-func (d *dispatch) lockExecutions(ctx context.Context) error {
+// lockRest locks the capabilities, so that a pause waits for us, the executions and the workers,
+// each before it reads what is decided under them: the steps and whether they are paused; the
+// workers' leases and which are drained; which polls were answered. After the last lock it
+// draws clock and fencing tokens.
+func (d *dispatch) lockRest(ctx context.Context, items []scheduler.DispatchItem) error {
 	var capabilities []int32
-	executions, steps := set{}, make([]uuid.UUID, 0, len(d.ours))
-	for _, r := range d.ours {
+	executions, workers, steps := set{}, set{}, make([]uuid.UUID, 0, len(items))
+	for _, it := range items {
+		r, ours := d.ours[it.StepID]
+		if !ours {
+			continue
+		}
+		workers[it.WorkerID] = true
 		executions[r.ExecutionID] = true
 		steps = append(steps, r.StepID)
 		if !slices.Contains(capabilities, r.CapabilityID) {
 			capabilities = append(capabilities, r.CapabilityID)
 		}
 	}
-	rows, err := d.t.q.LockCapabilities(ctx, capabilities)
-	if err != nil {
-		return fmt.Errorf("lock capabilities: %w", err)
+	d.g = d.t.newGate()
+	if len(steps) == 0 {
+		return nil
 	}
-	d.asked = make(map[int32]bool, len(rows))
-	for _, id := range rows {
-		d.asked[id] = true
+	list := []call{
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.LockCapabilities(ctx, capabilities)
+			d.asked = make(map[int32]bool, len(rows))
+			for _, id := range rows {
+				d.asked[id] = true
+			}
+			return wrap("lock capabilities", err)
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := lockExecutions(ctx, q, executions.ids(), false)
+			if err != nil {
+				return err
+			}
+			return d.g.hold(rows)
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.StepsByID(ctx, steps)
+			if err != nil {
+				return fmt.Errorf("read steps: %w", err)
+			}
+			return d.g.take(rows)
+		},
 	}
-	if d.g, err = d.t.lock(ctx, executions.ids(), false); err != nil {
+	list = append(list, d.lockWorkers(ctx, items, workers.ids())...)
+	list = append(list, func(q *dbsqlc.Queries) (err error) {
+		d.versions, d.at, err = d.t.drawVersions(ctx, q, len(steps))
+		return err
+	})
+	if err := d.t.together(ctx, list...); err != nil {
 		return err
 	}
-	if err := d.findGone(ctx, executions); err != nil {
-		return err
-	}
-	return d.g.readSteps(ctx, steps)
+	return d.findGone(ctx, executions)
 }
 
 func (d *dispatch) findGone(ctx context.Context, executions set) error {
@@ -176,47 +191,55 @@ func (d *dispatch) findGone(ctx context.Context, executions set) error {
 
 // lockWorkers locks the workers, then counts their leases, and looks which are drained and which
 // polls were answered.
-func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchItem) error {
-	ids := set{}
+func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchItem, ids []uuid.UUID) []call {
+	d.answered = map[scheduler.PollKey]bool{}
+	d.workers = make(map[uuid.UUID]dbsqlc.LockWorkersRow, len(ids))
+	d.standing = make(map[uuid.UUID]task.Standing, len(ids))
+	list := []call{
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.LockWorkers(ctx, ids)
+			for _, w := range rows {
+				d.workers[w.ID] = w
+				d.standing[w.ID] = task.Standing{Present: w.SessionID.Valid, Slots: int(w.Slots)}
+			}
+			return wrap("lock workers", err)
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.WorkerLoads(ctx, ids)
+			for _, w := range rows {
+				st := d.standing[w.ID]
+				st.Drained, st.Live = w.Drained, int(w.Live)
+				d.standing[w.ID] = st
+			}
+			return wrap("read loads", err)
+		},
+	}
 	var p dbsqlc.AnsweredRequestsParams
+	for key := range pollsOf(items) {
+		p.SessionIds = append(p.SessionIds, key.SessionID)
+		p.RequestIds = append(p.RequestIds, key.RequestID)
+	}
+	if len(p.SessionIds) == 0 {
+		return list
+	}
+	return append(list, func(q *dbsqlc.Queries) error {
+		rows, err := q.AnsweredRequests(ctx, p)
+		for _, a := range rows {
+			d.answered[scheduler.PollKey{SessionID: a.SessionID, RequestID: a.RequestID}] = true
+		}
+		return wrap("read answered polls", err)
+	})
+}
+
+// pollsOf are the polls of items that bear a request id.
+func pollsOf(items []scheduler.DispatchItem) map[scheduler.PollKey]bool {
+	polls := map[scheduler.PollKey]bool{}
 	for _, it := range items {
-		ids[it.WorkerID] = true
 		if it.RequestID != "" {
-			p.SessionIds = append(p.SessionIds, it.SessionID)
-			p.RequestIds = append(p.RequestIds, it.RequestID)
+			polls[scheduler.PollKey{SessionID: it.SessionID, RequestID: it.RequestID}] = true
 		}
 	}
-	rows, err := d.t.q.LockWorkers(ctx, ids.ids())
-	if err != nil {
-		return fmt.Errorf("lock workers: %w", err)
-	}
-	loads, err := d.t.q.WorkerLoads(ctx, ids.ids())
-	if err != nil {
-		return fmt.Errorf("read loads: %w", err)
-	}
-	d.workers = make(map[uuid.UUID]dbsqlc.LockWorkersRow, len(rows))
-	d.standing = make(map[uuid.UUID]task.Standing, len(rows))
-	for _, w := range loads {
-		d.standing[w.ID] = task.Standing{Drained: w.Drained, Live: int(w.Live)}
-	}
-	for _, w := range rows {
-		d.workers[w.ID] = w
-		st := d.standing[w.ID]
-		st.Present, st.Slots = w.SessionID.Valid, int(w.Slots)
-		d.standing[w.ID] = st
-	}
-	d.answered = map[scheduler.PollKey]bool{}
-	if len(p.SessionIds) == 0 {
-		return nil
-	}
-	answered, err := d.t.q.AnsweredRequests(ctx, p)
-	if err != nil {
-		return fmt.Errorf("read answered polls: %w", err)
-	}
-	for _, a := range answered {
-		d.answered[scheduler.PollKey{SessionID: a.SessionID, RequestID: a.RequestID}] = true
-	}
-	return nil
+	return polls
 }
 
 // decide looks at one assignment: it is granted, or its request is dropped since nothing
@@ -283,24 +306,32 @@ func (d *dispatch) finished(it scheduler.DispatchItem) {
 	d.finish.AttemptNumbers = append(d.finish.AttemptNumbers, int32(it.Number))
 }
 
-// grant draws clock and fencing tokens after the last lock, and writes attempts and leases.
-func (d *dispatch) grant(ctx context.Context) error {
-	if len(d.granted) == 0 {
-		return nil
-	}
-	versions, at, err := d.t.drawVersions(ctx, len(d.granted))
+// write writes the grants, and deletes the requests that nothing needs any more.
+func (d *dispatch) write(ctx context.Context) error {
+	list, err := d.grants(ctx)
 	if err != nil {
 		return err
 	}
+	if len(d.finish.StepIds) > 0 {
+		list = append(list, func(q *dbsqlc.Queries) error {
+			_, err := q.DeleteRequests(ctx, d.finish)
+			return wrap("delete requests", err)
+		})
+	}
+	return d.t.together(ctx, list...)
+}
+
+// grants are the attempts and leases of what was granted.
+func (d *dispatch) grants(ctx context.Context) ([]call, error) {
 	var attempts dbsqlc.InsertAttemptsParams
 	var leases dbsqlc.InsertLeasesParams
-	var polls dbsqlc.InsertAnsweredRequestsParams
+	var answered []scheduler.DispatchItem
 	for i, it := range d.granted {
 		w := d.workers[it.WorkerID]
 		e := d.g.of(it.StepID)
-		a, l, err := e.Lease(at, it.StepID, task.Grant{
+		a, l, err := e.Lease(d.at, it.StepID, task.Grant{
 			AttemptID: it.AttemptID, Number: it.Number, WorkerID: it.WorkerID, SessionID: it.SessionID,
-			WorkerName: w.Name, Node: w.Node, LeaseVersion: versions[i], Duration: it.Duration,
+			WorkerName: w.Name, Node: w.Node, LeaseVersion: d.versions[i], Duration: it.Duration,
 		})
 		var late *task.TransitionError
 		if errors.As(err, &late) { // a deadline has come since it was claimed: its timer ends the step
@@ -308,50 +339,44 @@ func (d *dispatch) grant(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("lease step %s: %w", it.StepID, err)
+			return nil, fmt.Errorf("lease step %s: %w", it.StepID, err)
 		}
 		addAttempt(&attempts, a.Data())
 		addLease(&leases, a.Data(), l, it, e.Data().ID, d.c.ClaimID)
-		if it.RequestID != "" {
-			polls.SessionIds = append(polls.SessionIds, it.SessionID)
-			polls.RequestIds = append(polls.RequestIds, it.RequestID)
-		}
+		answered = append(answered, it)
 		d.done.Granted[it.AttemptID] = true
-		d.done.Waited = append(d.done.Waited, max(at.Sub(d.ours[it.StepID].AvailableAt.Time), 0))
+		d.done.Waited = append(d.done.Waited, max(d.at.Sub(d.ours[it.StepID].AvailableAt.Time), 0))
 	}
-	if err := d.g.save(ctx); err != nil {
-		return err
-	}
+	list := d.g.writes().calls(ctx)
 	if len(attempts.Ids) == 0 {
-		return nil
+		return list, nil
 	}
-	if err := d.t.q.InsertAttempts(ctx, attempts); err != nil {
-		return fmt.Errorf("insert attempts: %w", err)
+	list = append(list,
+		func(q *dbsqlc.Queries) error { return wrap("insert attempts", q.InsertAttempts(ctx, attempts)) },
+		func(q *dbsqlc.Queries) error { return wrap("insert leases", q.InsertLeases(ctx, leases)) })
+	var polls dbsqlc.InsertAnsweredRequestsParams
+	for key := range pollsOf(answered) {
+		polls.SessionIds = append(polls.SessionIds, key.SessionID)
+		polls.RequestIds = append(polls.RequestIds, key.RequestID)
 	}
-	if err := d.t.q.InsertLeases(ctx, leases); err != nil {
-		return fmt.Errorf("insert leases: %w", err)
+	if len(polls.SessionIds) > 0 {
+		list = append(list, func(q *dbsqlc.Queries) error { return wrap("remember polls", q.InsertAnsweredRequests(ctx, polls)) })
 	}
-	if len(polls.SessionIds) == 0 {
-		return nil
-	}
-	if err := d.t.q.InsertAnsweredRequests(ctx, polls); err != nil {
-		return fmt.Errorf("remember polls: %w", err)
-	}
-	return nil
+	return list, nil
 }
 
 // drawVersions draws the clock and n lease versions in growing order.
-func (t *txn) drawVersions(ctx context.Context, n int) ([]int64, time.Time, error) {
+func (t *txn) drawVersions(ctx context.Context, q *dbsqlc.Queries, n int) ([]int64, time.Time, error) {
 	var rows []dbsqlc.DrawLeaseVersionsRow
 	var err error
 	if t.s.epoch > 0 {
 		var own []dbsqlc.DrawLeaseVersionsOfEpochRow
-		own, err = t.q.DrawLeaseVersionsOfEpoch(ctx, dbsqlc.DrawLeaseVersionsOfEpochParams{Epoch: t.s.epoch, N: int32(n)})
+		own, err = q.DrawLeaseVersionsOfEpoch(ctx, dbsqlc.DrawLeaseVersionsOfEpochParams{Epoch: t.s.epoch, N: int32(n)})
 		for _, r := range own {
 			rows = append(rows, dbsqlc.DrawLeaseVersionsRow(r))
 		}
 	} else {
-		rows, err = t.q.DrawLeaseVersions(ctx, int32(n))
+		rows, err = q.DrawLeaseVersions(ctx, int32(n))
 	}
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("draw lease versions: %w", err)

@@ -76,11 +76,17 @@ func (t *txn) freeSlots(ctx context.Context, offers []task.Offer) (map[uuid.UUID
 	for i := range offers {
 		ids[offers[i].WorkerID] = true
 	}
-	workers, err := t.q.FindWorkers(ctx, ids.ids())
-	if err != nil {
-		return nil, fmt.Errorf("find workers: %w", err)
-	}
-	live, err := t.countLeases(ctx, ids.ids())
+	var workers []dbsqlc.FindWorkersRow
+	var live map[uuid.UUID]int
+	err := t.together(ctx,
+		func(q *dbsqlc.Queries) (err error) {
+			workers, err = q.FindWorkers(ctx, ids.ids())
+			return wrap("find workers", err)
+		},
+		func(q *dbsqlc.Queries) (err error) {
+			live, err = countLeases(ctx, q, ids.ids())
+			return err
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +97,8 @@ func (t *txn) freeSlots(ctx context.Context, offers []task.Offer) (map[uuid.UUID
 	return free, nil
 }
 
-func (t *txn) countLeases(ctx context.Context, workers []uuid.UUID) (map[uuid.UUID]int, error) {
-	counts, err := t.q.CountLeases(ctx, workers)
+func countLeases(ctx context.Context, q *dbsqlc.Queries, workers []uuid.UUID) (map[uuid.UUID]int, error) {
+	counts, err := q.CountLeases(ctx, workers)
 	if err != nil {
 		return nil, fmt.Errorf("count leases: %w", err)
 	}

@@ -357,24 +357,21 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 }
 
 func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {
+	var list []call
 	if len(e.steps.Ids) > 0 {
-		n, err := e.t.q.InsertSteps(ctx, e.steps)
-		if err != nil {
-			return fmt.Errorf("insert steps: %w", err)
-		}
-		if int(n) != len(e.steps.Ids) {
-			return errCapabilityGone
-		}
+		list = append(list, func(q *dbsqlc.Queries) error {
+			n, err := q.InsertSteps(ctx, e.steps)
+			if err == nil && int(n) != len(e.steps.Ids) {
+				return errCapabilityGone
+			}
+			return wrap("insert steps", err)
+		})
 	}
 	if len(e.edges.Children) > 0 {
-		if err := e.t.q.InsertEdges(ctx, e.edges); err != nil {
-			return fmt.Errorf("insert edges: %w", err)
-		}
+		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert edges", q.InsertEdges(ctx, e.edges)) })
 	}
 	if len(e.payloads.StepIds) > 0 {
-		if err := e.t.q.PutPayloads(ctx, e.payloads); err != nil {
-			return fmt.Errorf("insert inputs: %w", err)
-		}
+		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert inputs", q.PutPayloads(ctx, e.payloads)) })
 	}
-	return w.flush(ctx, e.t.q)
+	return e.t.together(ctx, append(list, w.calls(ctx)...)...)
 }

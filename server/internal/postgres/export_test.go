@@ -21,7 +21,7 @@ func (s *Store) DrawVersions(ctx context.Context, n int) ([]int64, error) {
 	var versions []int64
 	err := s.tx(ctx, "draw", func(ctx context.Context, t *txn) error {
 		var err error
-		versions, _, err = t.drawVersions(ctx, n)
+		versions, _, err = t.drawVersions(ctx, t.q, n)
 		return err
 	})
 	return versions, err

@@ -19,30 +19,48 @@ type gate struct {
 	stepOf map[uuid.UUID]uuid.UUID // step → execution, of the steps that were read
 	paused set                     // steps that were read, whose capability is paused
 	timed  set                     // executions that may have timers
+
+	capabilities map[uuid.UUID]int32 // of the steps that were read
+}
+
+func (t *txn) newGate() *gate {
+	return &gate{
+		t: t, execs: map[uuid.UUID]*task.Execution{}, rows: map[uuid.UUID]*dbsqlc.Execution{},
+		stepOf: map[uuid.UUID]uuid.UUID{}, paused: set{}, timed: set{}, capabilities: map[uuid.UUID]int32{},
+	}
 }
 
 // lock locks executions in order of id. Those that another holds are left out, unless wait.
 func (t *txn) lock(ctx context.Context, ids []uuid.UUID, wait bool) (*gate, error) {
-	g := &gate{
-		t: t, execs: map[uuid.UUID]*task.Execution{}, rows: map[uuid.UUID]*dbsqlc.Execution{},
-		stepOf: map[uuid.UUID]uuid.UUID{}, paused: set{}, timed: set{},
-	}
+	g := t.newGate()
 	if len(ids) == 0 {
 		return g, nil
 	}
-	lock := t.q.LockExecutions
 	if wait {
-		lock = t.q.LockExecutionsWaiting
 		defer t.locking(time.Now())
 	}
-	rows, err := lock(ctx, ids)
+	rows, err := lockExecutions(ctx, t.q, ids, wait)
 	if err != nil {
-		return nil, fmt.Errorf("lock executions: %w", err)
+		return nil, err
 	}
+	return g, g.hold(rows)
+}
+
+func lockExecutions(ctx context.Context, q *dbsqlc.Queries, ids []uuid.UUID, wait bool) ([]dbsqlc.Execution, error) {
+	lock := q.LockExecutions
+	if wait {
+		lock = q.LockExecutionsWaiting
+	}
+	rows, err := lock(ctx, ids)
+	return rows, wrap("lock executions", err)
+}
+
+// hold takes in the rows of executions that were locked.
+func (g *gate) hold(rows []dbsqlc.Execution) error {
 	for i := range rows {
 		d, err := executionData(&rows[i])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		g.execs[d.ID] = task.RestoreExecution(d)
 		g.rows[d.ID] = &rows[i]
@@ -50,7 +68,7 @@ func (t *txn) lock(ctx context.Context, ids []uuid.UUID, wait bool) (*gate, erro
 			g.timed[d.ID] = true
 		}
 	}
-	return g, nil
+	return nil
 }
 
 // ids are the executions that are locked.
@@ -77,6 +95,11 @@ func (g *gate) readSteps(ctx context.Context, ids []uuid.UUID) error {
 	if err != nil {
 		return fmt.Errorf("read steps: %w", err)
 	}
+	return g.take(rows)
+}
+
+// take takes in the rows of steps that were read after the lock.
+func (g *gate) take(rows []dbsqlc.StepsByIDRow) error {
 	for i := range rows {
 		e := g.execs[rows[i].ExecutionID]
 		if e == nil {
@@ -94,6 +117,7 @@ func (g *gate) readSteps(ctx context.Context, ids []uuid.UUID) error {
 		}
 		e.AddStep(s)
 		g.stepOf[rows[i].ID] = rows[i].ExecutionID
+		g.capabilities[rows[i].ID] = rows[i].CapabilityID
 	}
 	return nil
 }

@@ -16,37 +16,51 @@ import (
 type heldLeases struct {
 	versions map[uuid.UUID]int64 // by attempt
 	busy     set                 // live, but another transaction holds them
+	waited   bool                // for those that another held
 }
 
 // lockLeases locks the lease rows of attempts in order of id. Those that another transaction
 // holds are left out, unless wait.
 func (t *txn) lockLeases(ctx context.Context, attempts []uuid.UUID, wait bool) (heldLeases, error) {
-	held := heldLeases{versions: make(map[uuid.UUID]int64, len(attempts)), busy: set{}}
 	if wait {
 		defer t.locking(time.Now())
-		rows, err := t.q.LockLeasesWaiting(ctx, attempts)
+	}
+	held, err := lockLeases(ctx, t.q, attempts, wait)
+	if err != nil {
+		return held, err
+	}
+	return held, t.findBusy(ctx, attempts, &held)
+}
+
+func lockLeases(ctx context.Context, q *dbsqlc.Queries, attempts []uuid.UUID, wait bool) (heldLeases, error) {
+	held := heldLeases{versions: make(map[uuid.UUID]int64, len(attempts)), waited: wait}
+	if wait {
+		rows, err := q.LockLeasesWaiting(ctx, attempts)
 		for _, r := range rows {
 			held.versions[r.AttemptID] = r.LeaseVersion
 		}
 		return held, wrap("lock leases", err)
 	}
-	rows, err := t.q.LockLeases(ctx, attempts)
-	if err != nil {
-		return held, fmt.Errorf("lock leases: %w", err)
-	}
+	rows, err := q.LockLeases(ctx, attempts)
 	for _, r := range rows {
 		held.versions[r.AttemptID] = r.LeaseVersion
 	}
-	if len(rows) == len(attempts) {
-		return held, nil
+	return held, wrap("lock leases", err)
+}
+
+// findBusy looks, in a later statement, which of those that were not locked are live.
+func (t *txn) findBusy(ctx context.Context, attempts []uuid.UUID, held *heldLeases) error {
+	if held.waited || len(held.versions) == len(attempts) {
+		return nil
 	}
 	live, err := t.q.LiveLeases(ctx, attempts)
+	held.busy = set{}
 	for _, id := range live {
 		if _, locked := held.versions[id]; !locked {
 			held.busy[id] = true
 		}
 	}
-	return held, wrap("look for leases", err)
+	return wrap("look for leases", err)
 }
 
 func (t *txn) deleteLeases(ctx context.Context, p dbsqlc.DeleteLeasesParams) (set, error) {

@@ -54,10 +54,11 @@ func (r *reports) run(ctx context.Context) error {
 	if err := r.find(ctx); err != nil {
 		return err
 	}
-	if err := r.lock(ctx); err != nil {
+	held, err := r.lock(ctx)
+	if err != nil {
 		return err
 	}
-	ended, err := r.endLeases(ctx)
+	ended, err := r.endLeases(ctx, held)
 	if err != nil {
 		return err
 	}
@@ -85,12 +86,11 @@ func (r *reports) run(ctx context.Context) error {
 	if err := r.answerLate(ctx, ended); err != nil {
 		return err
 	}
+	list := r.g.writes().calls(ctx)
 	if len(payloads.StepIds) > 0 {
-		if err := r.t.q.PutPayloads(ctx, payloads); err != nil {
-			return fmt.Errorf("put payloads: %w", err)
-		}
+		list = append(list, func(q *dbsqlc.Queries) error { return wrap("put payloads", q.PutPayloads(ctx, payloads)) })
 	}
-	if err := r.g.save(ctx); err != nil {
+	if err := r.t.together(ctx, list...); err != nil {
 		return err
 	}
 	for id := range ended {
@@ -111,18 +111,22 @@ func (r *reports) find(ctx context.Context) error {
 		r.at[id] = i
 		ids = append(ids, id)
 	}
-	now, err := r.t.q.Now(ctx)
+	r.where = make(map[uuid.UUID]dbsqlc.FindAttemptsRow, len(ids))
+	err := r.t.together(ctx,
+		func(q *dbsqlc.Queries) error {
+			now, err := q.Now(ctx)
+			r.now = now.Time.UTC()
+			return err
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.FindAttempts(ctx, ids)
+			for _, row := range rows {
+				r.where[row.ID] = row
+			}
+			return wrap("find attempts", err)
+		})
 	if err != nil {
 		return err
-	}
-	r.now = now.Time.UTC()
-	rows, err := r.t.q.FindAttempts(ctx, ids)
-	if err != nil {
-		return fmt.Errorf("find attempts: %w", err)
-	}
-	r.where = make(map[uuid.UUID]dbsqlc.FindAttemptsRow, len(rows))
-	for _, row := range rows {
-		r.where[row.ID] = row
 	}
 	for _, id := range ids {
 		if _, found := r.where[id]; !found {
@@ -132,23 +136,49 @@ func (r *reports) find(ctx context.Context) error {
 	return nil
 }
 
-// lock locks the executions and reads the steps under them.
-func (r *reports) lock(ctx context.Context) error {
-	executions, steps := set{}, []uuid.UUID{}
-	for _, w := range r.where {
+// lock locks the executions, reads the steps under them, and locks the leases.
+func (r *reports) lock(ctx context.Context) (held heldLeases, err error) {
+	r.g = r.t.newGate()
+	if len(r.where) == 0 {
+		return held, nil
+	}
+	executions, steps, attempts := set{}, []uuid.UUID{}, []uuid.UUID{}
+	for id, w := range r.where {
 		executions[w.ExecutionID] = true
 		steps = append(steps, w.StepID)
+		attempts = append(attempts, id)
 	}
-	var err error
-	if r.g, err = r.t.lock(ctx, executions.ids(), r.wait); err != nil {
-		return err
+	if r.wait {
+		defer r.t.locking(time.Now())
+	}
+	err = r.t.together(ctx,
+		func(q *dbsqlc.Queries) error {
+			rows, err := lockExecutions(ctx, q, executions.ids(), r.wait)
+			if err != nil {
+				return err
+			}
+			return r.g.hold(rows)
+		},
+		func(q *dbsqlc.Queries) error {
+			rows, err := q.StepsByID(ctx, steps)
+			if err != nil {
+				return fmt.Errorf("read steps: %w", err)
+			}
+			return r.g.take(rows)
+		},
+		func(q *dbsqlc.Queries) (err error) {
+			held, err = lockLeases(ctx, q, attempts, r.wait)
+			return err
+		})
+	if err != nil {
+		return held, err
 	}
 	for id, w := range r.where {
 		if r.g.execs[w.ExecutionID] == nil {
 			r.results[r.at[id]].Err = scheduler.ErrBusy
 		}
 	}
-	return r.g.readSteps(ctx, steps)
+	return held, r.t.findBusy(ctx, attempts, &held)
 }
 
 // pending are the attempts that have no answer yet.
@@ -163,15 +193,8 @@ func (r *reports) pending() []uuid.UUID {
 }
 
 // endLeases deletes the lease rows: only what that deletes has ended.
-func (r *reports) endLeases(ctx context.Context) (set, error) {
+func (r *reports) endLeases(ctx context.Context, held heldLeases) (set, error) {
 	ids := r.pending()
-	if len(ids) == 0 {
-		return set{}, nil
-	}
-	held, err := r.t.lockLeases(ctx, ids, r.wait)
-	if err != nil {
-		return nil, err
-	}
 	var p dbsqlc.DeleteLeasesParams
 	for _, id := range ids {
 		i := r.at[id]

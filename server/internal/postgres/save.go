@@ -15,6 +15,7 @@ type writes struct {
 	executions dbsqlc.UpdateExecutionsParams
 	steps      dbsqlc.UpdateStepsParams
 	ended      dbsqlc.EndAttemptsParams
+	tallies    map[endKey]int32
 	requests   dbsqlc.InsertRequestsParams
 	timers     dbsqlc.PutTimersParams
 	entries    dbsqlc.InsertEntriesParams
@@ -26,7 +27,12 @@ type writes struct {
 
 // save writes what the domain decided of every locked execution.
 func (g *gate) save(ctx context.Context) error {
-	w := &writes{}
+	return g.t.together(ctx, g.writes().calls(ctx)...)
+}
+
+// writes are what the domain decided of every locked execution.
+func (g *gate) writes() *writes {
+	w := &writes{tallies: map[endKey]int32{}}
 	for id, e := range g.execs {
 		c := e.TakeChanges(g.t.s.selects)
 		if !c.Touched {
@@ -35,6 +41,7 @@ func (g *gate) save(ctx context.Context) error {
 		d := e.Data()
 		w.execution(&d, c.Base)
 		w.changes(&d, &c)
+		g.count(w.tallies, c.Ended)
 		g.t.tally.add(&d, &c)
 		if c.Closed && g.timed[id] {
 			w.untimed = append(w.untimed, id)
@@ -43,7 +50,7 @@ func (g *gate) save(ctx context.Context) error {
 			w.stop(e, &d)
 		}
 	}
-	return w.flush(ctx, g.t.q)
+	return w
 }
 
 func (s *Store) selects(t task.EventType) bool { return s.selected[t] }
@@ -70,48 +77,63 @@ func (w *writes) changes(d *task.ExecutionData, c *task.Changes) {
 	w.dropped = append(w.dropped, c.Dropped...)
 }
 
-// flush writes everything, the scheduling requests first and the outbox last. Whoever calls
+// calls write everything, the scheduling requests first and the outbox last. Whoever makes them
 // holds the executions, so that requests are only taken where nobody else has them.
-func (w *writes) flush(ctx context.Context, q *dbsqlc.Queries) error {
-	type write struct {
-		what string
-		n    int
-		do   func() error
+func (w *writes) calls(ctx context.Context) []call {
+	var list []call
+	add := func(what string, n int, do func(q *dbsqlc.Queries) error) {
+		if n > 0 {
+			list = append(list, func(q *dbsqlc.Queries) error { return wrap(what, do(q)) })
+		}
 	}
-	rows := func(what string, want int, do func() (int64, error)) write {
-		return write{what, want, func() error {
-			n, err := do()
+	rows := func(what string, want int, do func(q *dbsqlc.Queries) (int64, error)) {
+		add(what, want, func(q *dbsqlc.Queries) error {
+			n, err := do(q)
 			if err == nil && int(n) != want {
 				return fmt.Errorf("%w: %d of %d", errStale, n, want)
 			}
 			return err
-		}}
+		})
 	}
-	list := []write{
-		{"drop requests", len(w.dropped), func() error { _, err := q.DropRequests(ctx, w.dropped); return err }},
-		rows("update executions", len(w.executions.Ids), func() (int64, error) { return q.UpdateExecutions(ctx, w.executions) }),
-		rows("update steps", len(w.steps.Ids), func() (int64, error) { return q.UpdateSteps(ctx, w.steps) }),
-		{"lock leases to stop", len(w.stopped.AttemptIds), func() error { _, err := q.LockLeasesWaiting(ctx, w.stopped.AttemptIds); return err }},
-		{"stop leases", len(w.stopped.AttemptIds), func() error { return q.StopLeases(ctx, w.stopped) }},
-		rows("end attempts", len(w.ended.Ids), func() (int64, error) { n, err := q.EndAttempts(ctx, w.ended); return int64(n), err }),
-		{"insert requests", len(w.requests.StepIds), func() error { return q.InsertRequests(ctx, w.requests) }},
-		{"put timers", len(w.timers.ExecutionIds), func() error { return q.PutTimers(ctx, w.timers) }},
-		{"drop timers", len(w.untimed), func() error { return q.DropTimers(ctx, w.untimed) }},
-		{"insert entries", len(w.entries.ExecutionIds), func() error { return q.InsertEntries(ctx, w.entries) }},
-		{"insert events", len(w.events.Ids), func() error { return q.InsertEvents(ctx, w.events) }},
-		{"put heads", len(w.events.Ids), func() error {
-			return q.PutHeads(ctx, dbsqlc.PutHeadsParams{AggregateIds: w.events.AggregateIds, Sequences: w.events.Sequences})
-		}},
+	add("drop requests", len(w.dropped), func(q *dbsqlc.Queries) error { _, err := q.DropRequests(ctx, w.dropped); return err })
+	rows("update executions", len(w.executions.Ids), func(q *dbsqlc.Queries) (int64, error) { return q.UpdateExecutions(ctx, w.executions) })
+	rows("update steps", len(w.steps.Ids), func(q *dbsqlc.Queries) (int64, error) { return q.UpdateSteps(ctx, w.steps) })
+	add("lock leases to stop", len(w.stopped.AttemptIds), func(q *dbsqlc.Queries) error { _, err := q.LockLeasesWaiting(ctx, w.stopped.AttemptIds); return err })
+	add("stop leases", len(w.stopped.AttemptIds), func(q *dbsqlc.Queries) error { return q.StopLeases(ctx, w.stopped) })
+	rows("end attempts", len(w.ended.Ids), func(q *dbsqlc.Queries) (int64, error) { return q.EndAttempts(ctx, w.ended) })
+	add("tally attempts", len(w.tallies), func(q *dbsqlc.Queries) error { return q.InsertTallies(ctx, talliesOf(w.tallies)) })
+	add("insert requests", len(w.requests.StepIds), func(q *dbsqlc.Queries) error { return q.InsertRequests(ctx, w.requests) })
+	add("put timers", len(w.timers.ExecutionIds), func(q *dbsqlc.Queries) error { return q.PutTimers(ctx, w.timers) })
+	add("drop timers", len(w.untimed), func(q *dbsqlc.Queries) error { return q.DropTimers(ctx, w.untimed) })
+	add("insert entries", len(w.entries.ExecutionIds), func(q *dbsqlc.Queries) error { return q.InsertEntries(ctx, w.entries) })
+	add("insert events", len(w.events.Ids), func(q *dbsqlc.Queries) error { return q.InsertEvents(ctx, w.events) })
+	add("put heads", len(w.events.Ids), func(q *dbsqlc.Queries) error {
+		return q.PutHeads(ctx, dbsqlc.PutHeadsParams{AggregateIds: w.events.AggregateIds, Sequences: w.events.Sequences})
+	})
+	return list
+}
+
+// endKey is what ended attempts are counted by.
+type endKey struct {
+	capability int32
+	state      task.AttemptState
+}
+
+// count counts attempts that ended, for the statistics of their capabilities.
+func (g *gate) count(tallies map[endKey]int32, ended []*task.Attempt) {
+	for _, a := range ended {
+		d := a.Data()
+		tallies[endKey{g.capabilities[d.StepID], d.State}]++
 	}
-	for _, l := range list {
-		if l.n == 0 {
-			continue
-		}
-		if err := l.do(); err != nil {
-			return fmt.Errorf("%s: %w", l.what, err)
-		}
+}
+
+func talliesOf(tallies map[endKey]int32) (p dbsqlc.InsertTalliesParams) {
+	for k, n := range tallies {
+		p.CapabilityIds = append(p.CapabilityIds, k.capability)
+		p.States = append(p.States, string(k.state))
+		p.Counts = append(p.Counts, n)
 	}
-	return nil
+	return p
 }
 
 func (w *writes) execution(d *task.ExecutionData, base int64) {

@@ -147,7 +147,7 @@ func (s *Store) Drain(ctx context.Context, workerID, sessionID uuid.UUID) (int, 
 		if err := t.q.DrainWorker(ctx, dbsqlc.DrainWorkerParams{ID: workerID, SessionID: sessionID}); err != nil {
 			return fmt.Errorf("drain worker: %w", err)
 		}
-		counts, err := t.countLeases(ctx, []uuid.UUID{workerID})
+		counts, err := countLeases(ctx, t.q, []uuid.UUID{workerID})
 		live = counts[workerID]
 		return err
 	})
@@ -166,7 +166,7 @@ func (s *Store) Deregister(ctx context.Context, workerID, sessionID uuid.UUID, f
 		if err != nil {
 			return err
 		}
-		live, err := t.countLeases(ctx, []uuid.UUID{workerID})
+		live, err := countLeases(ctx, t.q, []uuid.UUID{workerID})
 		if err != nil {
 			return err
 		}

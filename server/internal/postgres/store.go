@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
@@ -85,6 +86,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("database url: %w", err)
 	}
 	sessionSettings(cfg.ConnConfig)
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		pgxuuid.Register(conn.TypeMap()) // else each id travels through text: a quarter of the server's time
+		return nil
+	}
 	cfg.MaxConns = defaultMaxConns
 	if c.MaxConns > 0 {
 		cfg.MaxConns = int32(min(c.MaxConns, 10_000))

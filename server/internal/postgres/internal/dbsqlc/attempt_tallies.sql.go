@@ -25,6 +25,24 @@ func (q *Queries) DeleteOldTallies(ctx context.Context, batch int32) (int64, err
 	return result.RowsAffected(), nil
 }
 
+const insertTallies = `-- name: InsertTallies :exec
+INSERT INTO attempt_tallies (capability_id, at, state, n)
+SELECT unnest($1::integer[]), now(), unnest($2::text[]), unnest($3::integer[])
+`
+
+type InsertTalliesParams struct {
+	CapabilityIds []int32
+	States        []string
+	Counts        []int32
+}
+
+// How attempts ended in this transaction, a row for each capability and state. Locks the new rows;
+// both indexes.
+func (q *Queries) InsertTallies(ctx context.Context, arg InsertTalliesParams) error {
+	_, err := q.db.Exec(ctx, insertTallies, arg.CapabilityIds, arg.States, arg.Counts)
+	return err
+}
+
 const outcomesOfCapabilities = `-- name: OutcomesOfCapabilities :many
 SELECT t.capability_id, t.state, sum(t.n)::bigint AS last_hour,
     COALESCE(sum(t.n) FILTER (WHERE t.at > now() - interval '1 minute'), 0)::bigint AS last_minute

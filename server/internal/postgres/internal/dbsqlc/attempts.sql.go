@@ -60,22 +60,13 @@ func (q *Queries) AttemptsOfNumber(ctx context.Context, arg AttemptsOfNumberPara
 	return items, nil
 }
 
-const endAttempts = `-- name: EndAttempts :one
-WITH ended AS (
+const endAttempts = `-- name: EndAttempts :execrows
 UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
     outcome = u.outcome, end_entry = u.end_entry
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::text[]) AS reason,
         unnest($4::timestamptz[]) AS ended_at, unnest($5::timestamptz[]) AS next_due,
         unnest($6::jsonb[]) AS failure, unnest($7::bytea[]) AS outcome, unnest($8::bigint[]) AS end_entry) u
 WHERE a.id = u.id AND a.state = 'LEASED'
-RETURNING a.step_id, a.state
-), tallied AS (
-    INSERT INTO attempt_tallies (capability_id, at, state, n)
-    SELECT s.capability_id, now(), e.state, count(*)::integer FROM ended e
-    CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = e.step_id OFFSET 0) s
-    GROUP BY s.capability_id, e.state
-)
-SELECT count(*)::integer AS ended FROM ended
 `
 
 type EndAttemptsParams struct {
@@ -89,11 +80,10 @@ type EndAttemptsParams struct {
 	EndEntries []int64
 }
 
-// Ends attempts whose lease rows were deleted before in the same transaction, and tallies how:
-// a row for each capability and state. Locks the rows; primary keys of attempts and steps; HOT,
-// for no index holds what changes.
-func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int32, error) {
-	row := q.db.QueryRow(ctx, endAttempts,
+// Ends attempts whose lease rows were deleted before in the same transaction. Locks the rows;
+// primary key; HOT, for no index holds what changes.
+func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, endAttempts,
 		arg.Ids,
 		arg.States,
 		arg.Reasons,
@@ -103,9 +93,10 @@ func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int32
 		arg.Outcomes,
 		arg.EndEntries,
 	)
-	var ended int32
-	err := row.Scan(&ended)
-	return ended, err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const findAttempts = `-- name: FindAttempts :many
