@@ -12,8 +12,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestBench_LeavesNothing, no process and no file, when it is interrupted in the middle. Broken once: a
-// stage that is not torn down.
+// TestBench_LeavesNothing, no process and no file, when it is interrupted in the middle.
 func TestBench_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -47,8 +47,7 @@ func run(t *testing.T, cfg Config) []Result {
 	}
 }
 
-// TestScenarios_AtATinySize runs all of them on a given PostgreSQL. Broken once: a worker that
-// reports nothing of what it leased, which is then lost.
+// TestScenarios_AtATinySize runs all of them on a given PostgreSQL.
 func TestScenarios_AtATinySize(t *testing.T) {
 	t.Parallel()
 	cfg := tiny(t, "all")

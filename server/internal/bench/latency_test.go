@@ -60,8 +60,7 @@ func TestPace_KeepsItsRate(t *testing.T) {
 }
 
 // TestP4_AFrozenServerShows in the percentiles, by real calls: a third of what was to be enqueued
-// falls into the time that the server is frozen. Broken once: latencies that count from when an
-// enqueue was answered.
+// falls into the time that the server is frozen.
 func TestP4_AFrozenServerShows(t *testing.T) {
 	t.Parallel()
 	const frozen = time.Second
