@@ -42,3 +42,12 @@ func (s *Store) Trace(ctx context.Context, tracer pgx.QueryTracer, settings map[
 	s.pool, s.reads = pool, dbsqlc.New(pool)
 	return nil
 }
+
+// Together runs calls in one round trip of a transaction.
+func (s *Store) Together(ctx context.Context, calls ...func(q *dbsqlc.Queries) error) error {
+	list := make([]call, len(calls))
+	for i, c := range calls {
+		list[i] = c
+	}
+	return s.tx(ctx, "together", func(ctx context.Context, t *txn) error { return t.together(ctx, list...) })
+}

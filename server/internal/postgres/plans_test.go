@@ -57,20 +57,39 @@ type explaining struct{}
 
 // TraceQueryStart explains a statement.
 func (e *explainer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	e.explain(ctx, conn, []*pgx.QueuedQuery{{SQL: data.SQL, Arguments: data.Args}})
+	return ctx
+}
+
+// TraceBatchStart explains statements that are sent together.
+func (e *explainer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	e.explain(ctx, conn, data.Batch.QueuedQueries)
+	return ctx
+}
+
+// TraceBatchQuery has nothing to do.
+func (e *explainer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd has nothing to do.
+func (e *explainer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (e *explainer) explain(ctx context.Context, conn *pgx.Conn, list []*pgx.QueuedQuery) {
 	e.mu.Lock()
 	on := e.on
 	e.mu.Unlock()
-	if name, named := queryName(data.SQL); on && named && ctx.Value(explaining{}) == nil {
-		p, err := explain(context.WithValue(ctx, explaining{}, true), conn, data.SQL, data.Args)
-		if err != nil {
-			e.t.Errorf("explain %s: %v", name, err)
-		} else {
-			e.mu.Lock()
-			e.seen = append(e.seen, planned{name, p})
-			e.mu.Unlock()
-		}
+	if !on || ctx.Value(explaining{}) != nil {
+		return
 	}
-	return ctx
+	if _, named := queryName(list[0].SQL); !named {
+		return
+	}
+	plans, err := explain(context.WithValue(ctx, explaining{}, true), conn, list)
+	if err != nil {
+		e.t.Errorf("explain: %v", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seen = append(e.seen, plans...)
 }
 
 // TraceQueryEnd has nothing to do.
@@ -100,21 +119,38 @@ func queryName(sql string) (string, bool) {
 	return name, ok
 }
 
-func explain(ctx context.Context, conn *pgx.Conn, sql string, args []any) (plan, error) {
+// explain explains statements one after the other, each with what those before it have done, and
+// takes it all back.
+func explain(ctx context.Context, conn *pgx.Conn, list []*pgx.QueuedQuery) (plans []planned, err error) {
+	begin, end := "BEGIN", "ROLLBACK"
+	if conn.PgConn().TxStatus() != 'I' {
+		begin, end = "SAVEPOINT explained", "ROLLBACK TO SAVEPOINT explained; RELEASE SAVEPOINT explained"
+	}
+	if _, err := conn.PgConn().Exec(ctx, begin).ReadAll(); err != nil {
+		return nil, err
+	}
+	for _, q := range list {
+		name, _ := queryName(q.SQL)
+		p, err := explainOne(ctx, conn, q.SQL, q.Arguments)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		plans = append(plans, planned{name, p})
+	}
+	_, err = conn.PgConn().Exec(ctx, end).ReadAll()
+	return plans, err
+}
+
+func explainOne(ctx context.Context, conn *pgx.Conn, sql string, args []any) (plan, error) {
 	literals, err := literalsOf(ctx, conn, sql, args)
 	if err != nil {
 		return plan{}, err
-	}
-	inTx := conn.PgConn().TxStatus() != 'I'
-	begin, end := "BEGIN", "ROLLBACK"
-	if inTx {
-		begin, end = "SAVEPOINT explained", "ROLLBACK TO SAVEPOINT explained; RELEASE SAVEPOINT explained"
 	}
 	execute := "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE explained"
 	if len(literals) > 0 {
 		execute += "(" + strings.Join(literals, ", ") + ")"
 	}
-	if _, err := conn.PgConn().Exec(ctx, begin+"; PREPARE explained AS "+sql).ReadAll(); err != nil {
+	if _, err := conn.PgConn().Exec(ctx, "PREPARE explained AS "+sql).ReadAll(); err != nil {
 		return plan{}, err
 	}
 	results, err := conn.PgConn().Exec(ctx, execute).ReadAll()
@@ -125,10 +161,8 @@ func explain(ctx context.Context, conn *pgx.Conn, sql string, args []any) (plan,
 	if err := json.Unmarshal(results[0].Rows[0][0], &plans); err != nil {
 		return plan{}, err
 	}
-	if _, err := conn.PgConn().Exec(ctx, end+"; DEALLOCATE explained").ReadAll(); err != nil {
-		return plan{}, err
-	}
-	return plans[0].Plan, nil
+	_, err = conn.PgConn().Exec(ctx, "DEALLOCATE explained").ReadAll()
+	return plans[0].Plan, err
 }
 
 // literalsOf writes arguments as SQL, as the types that PostgreSQL finds for them.

@@ -1,0 +1,122 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+)
+
+// trips counts how a store's statements are sent.
+type trips struct{ alone, together, sent int }
+
+// TraceQueryStart counts a statement that is sent alone.
+func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name:") {
+		c.alone++
+	}
+	return ctx
+}
+
+// TraceQueryEnd has nothing to do.
+func (c *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart counts a batch.
+func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	c.together++
+	c.sent += data.Batch.Len()
+	return ctx
+}
+
+// TraceBatchQuery has nothing to do.
+func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd has nothing to do.
+func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// TestTogether_IsOneRoundTrip for queries of all kinds; each has its own answer, and a later one
+// sees what an earlier one has done. One without a statement is left out.
+func TestTogether_IsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	s, c := newStand(t), &trips{}
+	if err := s.store.Trace(t.Context(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	step := uuid.New()
+	var known bool
+	var payloads []dbsqlc.Payload
+	err := s.store.Together(t.Context(),
+		func(q *dbsqlc.Queries) error {
+			return q.PutPayloads(t.Context(), dbsqlc.PutPayloadsParams{
+				StepIds: []uuid.UUID{step}, Roles: []string{"INPUT"}, IsJson: []bool{true}, ContentTypes: []string{""}, Bodies: [][]byte{[]byte("1")},
+			})
+		},
+		func(*dbsqlc.Queries) error { return nil },
+		func(q *dbsqlc.Queries) (err error) {
+			payloads, err = q.Payloads(t.Context(), dbsqlc.PayloadsParams{StepIds: []uuid.UUID{step}, Roles: []string{"INPUT"}})
+			return err
+		},
+		func(q *dbsqlc.Queries) error {
+			now, err := q.Now(t.Context())
+			known = now.Valid
+			return err
+		})
+	if err != nil || len(payloads) != 1 || payloads[0].StepID != step || !known {
+		t.Errorf("%v, payloads %v, now %t", err, payloads, known)
+	}
+	if *c != (trips{together: 1, sent: 3}) {
+		t.Errorf("%+v, want three statements in one batch", *c)
+	}
+}
+
+// putting puts a payload in a role.
+func putting(t *testing.T, role string) func(q *dbsqlc.Queries) error {
+	t.Helper()
+	return func(q *dbsqlc.Queries) error {
+		return q.PutPayloads(t.Context(), dbsqlc.PutPayloadsParams{
+			StepIds: []uuid.UUID{uuid.New()}, Roles: []string{role}, IsJson: []bool{true}, ContentTypes: []string{""}, Bodies: [][]byte{[]byte("1")},
+		})
+	}
+}
+
+// TestTogether_FailsAsAWhole with the error of the statement that failed, and not of those behind
+// it, which were not run; the session goes on. Broken once: the last error instead of the first.
+func TestTogether_FailsAsAWhole(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	put := putting(t, "INPUT")
+	wrongRole := putting(t, "NONE")
+	err := s.store.Together(t.Context(), put, wrongRole, put)
+	if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "23514" {
+		t.Errorf("%v, want the violated check", err)
+	}
+	own := errors.New("the caller's own")
+	err = s.store.Together(t.Context(), put, func(q *dbsqlc.Queries) error {
+		_, err := q.Now(t.Context())
+		return errors.Join(err, own)
+	}, put)
+	if !errors.Is(err, own) {
+		t.Errorf("%v, want the caller's own", err)
+	}
+	twice := func(q *dbsqlc.Queries) error {
+		_, first := q.Now(t.Context())
+		_, second := q.Now(t.Context())
+		return errors.Join(first, second)
+	}
+	if err := s.store.Together(t.Context(), put, twice, put); err == nil || !strings.Contains(err.Error(), "second statement") {
+		t.Errorf("%v, want a refusal of two statements in one call", err)
+	}
+	if err := s.store.Together(t.Context(), put); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	var n int
+	if err := s.sql.QueryRow(t.Context(), "SELECT count(*) FROM payloads").Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d payloads, %v; want only the last one's", n, err)
+	}
+}
