@@ -86,7 +86,8 @@ func putting(t *testing.T, role string) func(q *dbsqlc.Queries) error {
 }
 
 // TestTogether_FailsAsAWhole with the error of the statement that failed, and not of those behind
-// it, which were not run; the session goes on. Broken once: the last error instead of the first.
+// it, which were not run; the session goes on. Broken once: a second statement of a call that goes
+// unnoticed.
 func TestTogether_FailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
