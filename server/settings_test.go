@@ -31,7 +31,7 @@ func TestFlags_AllHaveHelpAndAnEnvironmentVariable(t *testing.T) {
 				t.Errorf("%s --%s: help %q, want one without the variable, which is added", command.Path(), flag.Name, flag.Help)
 			}
 			// What has to be given, is empty, or depends on the command.
-			noDefault := []string{"database-url", "data-dir", "capability", "label", "sink"}
+			noDefault := []string{"database-url", "data-dir", "capability", "label", "sink", "serve-flag"}
 			if !flag.HasDefault && !flag.IsBool() && !slices.Contains(noDefault, flag.Name) {
 				t.Errorf("%s --%s has no default", command.Path(), flag.Name)
 			}

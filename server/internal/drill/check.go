@@ -55,26 +55,31 @@ func narrow(ctx context.Context, conn *pgx.Conn, namespace string) error {
 		ofSteps      = "FROM %s WHERE %s IN (SELECT id FROM steps)"
 	)
 	ofNamespace := "FROM %s WHERE %s = '" + strings.ReplaceAll(namespace, "'", "''") + "'"
-	for _, t := range []struct{ table, rows, by string }{
-		{"executions", ofNamespace, "namespace"},
-		{"workers", ofNamespace, "namespace"},
-		{"outbox_events", ofNamespace, "namespace"},
-		{"steps", ofExecutions, "execution_id"},
-		{"scheduling_requests", ofExecutions, "execution_id"},
-		{"leases", ofExecutions, "execution_id"},
-		{"timers", ofExecutions, "execution_id"},
-		{"timeline_entries", ofExecutions, "execution_id"},
-		{"outbox_heads", ofExecutions, "aggregate_id"},
-		{"attempts", ofSteps, "step_id"},
-		{"payloads", ofSteps, "step_id"},
-		{"step_edges", ofSteps, "child_id"},
-		{"timeline", "FROM executions e CROSS JOIN LATERAL (SELECT * FROM %s t WHERE t.%s = e.id OFFSET 0) one", "execution_id"},
+	for _, t := range []struct{ table, rows, by, indexes string }{
+		{"executions", ofNamespace, "namespace", "id"},
+		{"workers", ofNamespace, "namespace", "id"},
+		{"outbox_events", ofNamespace, "namespace", "aggregate_id"},
+		{"steps", ofExecutions, "execution_id", "id execution_id"},
+		{"scheduling_requests", ofExecutions, "execution_id", "step_id execution_id"},
+		{"leases", ofExecutions, "execution_id", "attempt_id step_id execution_id"},
+		{"timers", ofExecutions, "execution_id", "execution_id"},
+		{"timeline_entries", ofExecutions, "execution_id", "execution_id"},
+		{"outbox_heads", ofExecutions, "aggregate_id", "aggregate_id"},
+		{"attempts", ofSteps, "step_id", "id step_id"},
+		{"payloads", ofSteps, "step_id", "step_id"},
+		{"step_edges", ofSteps, "child_id", "child_id parent_id"},
+		{"timeline", "FROM executions e CROSS JOIN LATERAL (SELECT * FROM %s t WHERE t.%s = e.id OFFSET 0) one", "execution_id", "execution_id"},
 	} {
 		columns := "*"
 		if t.table == "timeline" {
 			columns = "one.*"
 		}
 		_, err := conn.Exec(ctx, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT %s ", t.table, columns)+fmt.Sprintf(t.rows, t.table, t.by))
+		for _, column := range strings.Fields(t.indexes) {
+			if err == nil { // The queries look rows up one by one: without an index a million takes for ever.
+				_, err = conn.Exec(ctx, fmt.Sprintf("CREATE INDEX ON pg_temp.%s (%s)", t.table, column))
+			}
+		}
 		if err == nil {
 			_, err = conn.Exec(ctx, "ANALYZE pg_temp."+t.table)
 		}

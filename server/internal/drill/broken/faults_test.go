@@ -23,7 +23,7 @@ func faults() []fault {
 		},
 		{
 			"events-forgotten", "every change is written as an event, with it",
-			postgres + "save.go", `		{"insert events", len(w.events.Ids),`, `		{"insert events", len(w.events.Ids) / 2,`, "server-kills",
+			postgres + "save.go", `	add("insert events", len(w.events.Ids),`, `	add("insert events", len(w.events.Ids)/2,`, "server-kills",
 		},
 		{
 			"application-clock", "all times are PostgreSQL's",
