@@ -16,4 +16,14 @@
 //   - The order of locks stands in locks.go.
 //   - Every instant is PostgreSQL's: clock_timestamp() after the last lock for grants, now()
 //     elsewhere.
+//
+// What keeps it cheap, with what it brought where it was tried, in processor time per execution of a
+// drain (a worker's slots full, reports in batches):
+//
+//   - Statements take arrays: a transaction serves many callers.
+//   - Ids travel as bytes, one row is remembered per poll and not per lease, statistics of ends come
+//     from what the transaction knows, and tables whose rows are changed leave room for it on the
+//     page (HOT): PostgreSQL's part fell by a seventh, that of the server and its clients by a quarter.
+//   - Statements that do not wait for each other's answers are sent together (together.go): a
+//     dispatch is five round trips instead of seventeen.
 package postgres

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -93,10 +94,11 @@ func (m *mixture) mixed(least time.Duration) (lacks string) {
 		if m.purged[scheduler.PurgeExecutions] < 20 || m.purged[scheduler.PurgeDeadEvents] == 0 {
 			lacks += fmt.Sprintf("retention removed only %v", m.purged)
 		}
+		purged := maps.Clone(m.purged)
 		m.mu.Unlock()
 		took := time.Since(began)
 		if took > least && lacks == "" || took > least+time.Minute || m.t.Failed() {
-			m.t.Logf("after %s; retention removed %v", took, m.purged)
+			m.t.Logf("after %s; retention removed %v", took, purged)
 			return lacks
 		}
 	}

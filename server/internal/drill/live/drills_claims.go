@@ -156,8 +156,33 @@ func massExpiry(ctx context.Context, x *exercise) error {
 		Scan(&locked.AttemptId, &locked.LeaseVersion, &locked.SessionId); err != nil {
 		return fmt.Errorf("lock a lease: %w", err)
 	}
-	const left = `SELECT count(*) FROM leases l JOIN executions e ON e.id = l.execution_id WHERE e.namespace = $1 AND e.name = 'mass'`
-	held, err := x.number(ctx, left, x.namespace)
+	if err := x.massIsOver(ctx, locked); err != nil {
+		return err
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		return fmt.Errorf("let the lease go: %w", err)
+	}
+	// A grant that came when its poll was just over went back, and waits for somebody.
+	const open = `SELECT count(*) FROM executions WHERE namespace = $1 AND name = 'mass' AND ended_at IS NULL`
+	for {
+		if err := x.await(ctx, massLease+goOnLimit, "the last lease ended", none, massLeft, x.namespace); err != nil {
+			return err
+		}
+		if n, err := x.number(ctx, open, x.namespace); err != nil || n == 0 {
+			return err
+		}
+		if err := leaseMass(ctx, x); err != nil {
+			return err
+		}
+	}
+}
+
+const massLeft = `SELECT count(*) FROM leases l JOIN executions e ON e.id = l.execution_id WHERE e.namespace = $1 AND e.name = 'mass'`
+
+// massIsOver waits until all leases but the one that is locked have ended, and looks at what goes on
+// beside it.
+func (x *exercise) massIsOver(ctx context.Context, locked *leaseholdv1.RenewLeaseRequest) error {
+	held, err := x.number(ctx, massLeft, x.namespace)
 	if err != nil {
 		return err
 	}
@@ -168,37 +193,19 @@ func massExpiry(ctx context.Context, x *exercise) error {
 		x.note("%d of %d leases were held at once", held, massive)
 	}
 	x.faults += int(held)
-	over := left + ` AND l.expires_at < clock_timestamp()`
+	over := massLeft + ` AND l.expires_at < clock_timestamp()`
 	if err := x.await(ctx, 2*massLease, "every lease is over", func(n int64) bool { return n > 0 }, over, x.namespace); err != nil {
 		return err
 	}
 	began := time.Now() // monotonic
-	if err := x.await(ctx, massLimit, "all but the locked lease ended", func(n int64) bool { return n == 1 }, left, x.namespace); err != nil {
+	if err := x.await(ctx, massLimit, "all but the locked lease ended", func(n int64) bool { return n == 1 }, massLeft, x.namespace); err != nil {
 		return err
 	}
 	x.recovered(time.Since(began))
 	if err := x.goesOn(ctx, now(), "with a lease locked"); err != nil {
 		return err
 	}
-	if err := x.neighbours(ctx, locked); err != nil {
-		return err
-	}
-	if err := tx.Rollback(ctx); err != nil {
-		return fmt.Errorf("let the lease go: %w", err)
-	}
-	// A grant that came when its poll was just over went back, and waits for somebody.
-	const open = `SELECT count(*) FROM executions WHERE namespace = $1 AND name = 'mass' AND ended_at IS NULL`
-	for {
-		if err := x.await(ctx, massLease+goOnLimit, "the last lease ended", none, left, x.namespace); err != nil {
-			return err
-		}
-		if n, err := x.number(ctx, open, x.namespace); err != nil || n == 0 {
-			return err
-		}
-		if err := leaseMass(ctx, x); err != nil {
-			return err
-		}
-	}
+	return x.neighbours(ctx, locked)
 }
 
 // enqueueMany enqueues executions of one step, in batches.
