@@ -21,6 +21,16 @@ func (s *Store) Contents(_ context.Context, attempts []uuid.UUID) (views []sched
 	return views, nil
 }
 
+// Fill adds the payloads to leases as a dispatch told them.
+func (s *Store) Fill(_ context.Context, leases []scheduler.LeaseView) error {
+	s.read(func(t *txn) {
+		for i := range leases {
+			t.fill(&leases[i])
+		}
+	})
+	return nil
+}
+
 func (t *txn) contents(attempts []uuid.UUID) []scheduler.LeaseView {
 	views := []scheduler.LeaseView{}
 	for _, id := range attempts {
@@ -39,14 +49,22 @@ func (t *txn) leaseView(l lease) scheduler.LeaseView {
 	v := scheduler.LeaseView{
 		ExecutionID: e.ID, ExecutionName: e.Name, StepID: s.ID, StepName: s.Name, Capability: s.Capability, AttemptID: a.ID,
 		AttemptNumber: a.Number, LeaseVersion: l.version, ExpiresAt: l.expiresAt, Remaining: l.expiresAt.Sub(t.at),
-		StartToCloseAt: a.StartToCloseAt, StartToCloseRemaining: a.StartToCloseAt.Sub(t.at), Input: s.input,
-		ParentOutputsOmitted: task.RestoreStep(s.StepData, nil).OmitsParents(), Checkpoint: s.checkpoint,
-		PreviousFailure: s.Failure, Labels: e.labels, TraceContext: e.trace, WorkerID: l.worker, RequestID: l.requestID,
+		StartToCloseAt: a.StartToCloseAt, StartToCloseRemaining: a.StartToCloseAt.Sub(t.at), ParentBytes: s.ParentBytes,
+		ParentOutputsOmitted: task.RestoreStep(s.StepData, nil).OmitsParents(),
+		PreviousFailure:      s.Failure, Labels: e.labels, TraceContext: e.trace, WorkerID: l.worker, RequestID: l.requestID,
 		Delivery: firstDelivery,
 	}
+	t.fill(&v)
+	return v
+}
+
+func (t *txn) fill(v *scheduler.LeaseView) {
+	s := t.steps[v.StepID]
+	v.Input, v.Checkpoint = s.input, s.checkpoint
 	if v.ParentOutputsOmitted {
-		return v
+		return
 	}
+	e := t.executions[v.ExecutionID]
 	for _, edge := range e.edges {
 		if p := t.steps[edge.Parent]; edge.Child == s.ID && p.output != nil {
 			if v.ParentOutputs == nil {
@@ -55,7 +73,6 @@ func (t *txn) leaseView(l lease) scheduler.LeaseView {
 			v.ParentOutputs[p.Name] = p.output
 		}
 	}
-	return v
 }
 
 // Lookup tells how polls stand. It decides nothing: dispatch looks again.

@@ -255,6 +255,9 @@ func (d *dispatch) grant(g *gate, it scheduler.DispatchItem) error {
 		d.asked = append(d.asked, answer{it.SessionID, it.RequestID})
 	}
 	d.done.Granted[it.AttemptID] = true
+	view := d.leaseView(d.leases[it.AttemptID])
+	view.Input, view.ParentOutputs, view.Checkpoint = nil, nil, nil
+	d.done.Leases = append(d.done.Leases, view)
 	d.done.Waited = append(d.done.Waited, max(d.at.Sub(r.Due), 0))
 	return g.save()
 }

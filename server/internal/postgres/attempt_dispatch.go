@@ -343,6 +343,11 @@ func (d *dispatch) grants(ctx context.Context) ([]call, error) {
 		}
 		addAttempt(&attempts, a.Data())
 		addLease(&leases, a.Data(), l, it, e.Data().ID, d.c.ClaimID)
+		view, err := d.view(e, a.Data(), l, it)
+		if err != nil {
+			return nil, err
+		}
+		d.done.Leases = append(d.done.Leases, view)
 		answered = append(answered, it)
 		d.done.Granted[it.AttemptID] = true
 		d.done.Waited = append(d.done.Waited, max(d.at.Sub(d.ours[it.StepID].AvailableAt.Time), 0))
@@ -363,6 +368,27 @@ func (d *dispatch) grants(ctx context.Context) ([]call, error) {
 		list = append(list, func(q *dbsqlc.Queries) error { return wrap("remember polls", q.InsertAnsweredRequests(ctx, polls)) })
 	}
 	return list, nil
+}
+
+// view is what the worker gets: all of it is known here but the payloads.
+func (d *dispatch) view(e *task.Execution, a task.AttemptData, l task.LeaseData, it scheduler.DispatchItem) (scheduler.LeaseView, error) {
+	x, s, row := e.Data(), e.Step(it.StepID), d.g.rows[d.g.stepOf[it.StepID]]
+	labels, err := fromJSONMap(row.Labels)
+	if err != nil {
+		return scheduler.LeaseView{}, err
+	}
+	trace, err := fromJSONMap(row.TraceContext)
+	if err != nil {
+		return scheduler.LeaseView{}, err
+	}
+	data := s.Data()
+	return scheduler.LeaseView{
+		ExecutionID: x.ID, ExecutionName: x.Name, StepID: data.ID, StepName: data.Name, Capability: data.Capability,
+		AttemptID: a.ID, AttemptNumber: a.Number, LeaseVersion: a.LeaseVersion, ExpiresAt: l.ExpiresAt, Remaining: l.ExpiresAt.Sub(d.at),
+		StartToCloseAt: a.StartToCloseAt, StartToCloseRemaining: a.StartToCloseAt.Sub(d.at), ParentBytes: data.ParentBytes,
+		ParentOutputsOmitted: s.OmitsParents(), PreviousFailure: data.Failure, Labels: labels, TraceContext: trace,
+		WorkerID: it.WorkerID, RequestID: it.RequestID, Delivery: firstDelivery,
+	}, nil
 }
 
 // drawVersions draws the clock and n lease versions in growing order.

@@ -29,34 +29,44 @@ func (s *Store) contents(ctx context.Context, attempts []uuid.UUID) ([]scheduler
 	if err != nil {
 		return nil, err
 	}
-	steps := make([]uuid.UUID, len(rows))
-	var parents []uuid.UUID
+	views := make([]scheduler.LeaseView, len(rows))
 	for i := range rows {
-		steps[i] = rows[i].StepID
-		if rows[i].ParentBytes > 0 && int(rows[i].ParentBytes) <= task.MaxParentBytes {
-			parents = append(parents, rows[i].StepID)
+		if views[i], err = leaseView(&rows[i]); err != nil {
+			return nil, err
+		}
+	}
+	return views, s.fill(ctx, views)
+}
+
+// Fill adds payloads to leases whose rows are known: what a dispatch has just written is not read again.
+func (s *Store) Fill(ctx context.Context, leases []scheduler.LeaseView) error {
+	return outwardOrNil(ctx, "read payloads", s.fill(ctx, leases))
+}
+
+func (s *Store) fill(ctx context.Context, leases []scheduler.LeaseView) error {
+	steps := make([]uuid.UUID, len(leases))
+	var parents []uuid.UUID
+	for i := range leases {
+		steps[i] = leases[i].StepID
+		if leases[i].ParentBytes > 0 && !leases[i].ParentOutputsOmitted {
+			parents = append(parents, leases[i].StepID)
 		}
 	}
 	payloads, err := readPayloads(ctx, s.reads, steps, roleInput, roleCheckpoint)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	outputs, err := s.parentOutputs(ctx, parents)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	views := make([]scheduler.LeaseView, len(rows))
-	for i := range rows {
-		v, err := leaseView(&rows[i])
-		if err != nil {
-			return nil, err
-		}
+	for i := range leases {
+		v := &leases[i]
 		v.Input = payloads[payloadKey{v.StepID, roleInput}]
 		v.Checkpoint = payloads[payloadKey{v.StepID, roleCheckpoint}]
 		v.ParentOutputs = outputs[v.StepID]
-		views[i] = v
 	}
-	return views, nil
+	return nil
 }
 
 func (s *Store) parentOutputs(ctx context.Context, steps []uuid.UUID) (map[uuid.UUID]map[string]*task.Payload, error) {
@@ -95,7 +105,7 @@ func leaseView(r *dbsqlc.LeaseContentsRow) (scheduler.LeaseView, error) {
 		Capability: r.Capability, AttemptID: r.AttemptID, AttemptNumber: int(r.Number), LeaseVersion: r.LeaseVersion,
 		ExpiresAt: r.ExpiresAt.Time.UTC(), Remaining: fromInterval(r.Remaining),
 		StartToCloseAt: r.StartToCloseAt.Time.UTC(), StartToCloseRemaining: fromInterval(r.StartToCloseRemaining),
-		ParentOutputsOmitted: int(r.ParentBytes) > task.MaxParentBytes, PreviousFailure: failure, Labels: labels,
+		ParentBytes: int(r.ParentBytes), ParentOutputsOmitted: int(r.ParentBytes) > task.MaxParentBytes, PreviousFailure: failure, Labels: labels,
 		TraceContext: trace, WorkerID: r.WorkerID, RequestID: r.RequestID, Delivery: firstDelivery,
 	}, nil
 }

@@ -17,55 +17,64 @@ const (
 
 // deliverAll starts the deliveries of a dispatch: the next round does not wait for them.
 func (d *dispatcher) deliverAll(ctx context.Context, began time.Time, placed []task.Assignment, items []DispatchItem, done Dispatched, polls []*parkedPoll) {
-	byPoll := map[*parkedPoll][]uuid.UUID{}
-	var all []uuid.UUID
+	known := make(map[uuid.UUID]bool, len(done.Leases))
+	for i := range done.Leases {
+		known[done.Leases[i].AttemptID] = true
+	}
+	g := grants{leases: done.Leases, of: map[uuid.UUID]*parkedPoll{}}
 	d.polls.mu.Lock()
 	for i, a := range placed {
 		if !done.Granted[items[i].AttemptID] {
 			continue
 		}
-		p := polls[a.Offer]
+		p, attempt := polls[a.Offer], items[i].AttemptID
 		p.granted = true
-		byPoll[p] = append(byPoll[p], items[i].AttemptID)
-		all = append(all, items[i].AttemptID)
+		g.of[attempt] = p
+		if !known[attempt] {
+			g.found = append(g.found, attempt)
+		}
 	}
 	d.polls.mu.Unlock()
-	if len(all) == 0 {
+	if len(g.of) == 0 {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	d.beside.run(func() { d.deliver(ctx, began, all, byPoll) })
+	d.beside.run(func() { d.deliver(ctx, began, g) })
+}
+
+// grants are what a dispatch has granted.
+type grants struct {
+	leases []LeaseView               // without payloads
+	found  []uuid.UUID               // attempts that an earlier try of it had made: nothing else is known of them
+	of     map[uuid.UUID]*parkedPoll // by attempt
 }
 
 // deliver reads what the workers get, and answers their polls. It has a time of its own: what
 // is committed is delivered even while the server stops.
-func (d *dispatcher) deliver(ctx context.Context, began time.Time, all []uuid.UUID, byPoll map[*parkedPoll][]uuid.UUID) {
+func (d *dispatcher) deliver(ctx context.Context, began time.Time, g grants) {
 	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
 	ctx, end := d.tracer.Child(ctx, "deliver")
-	views, err := d.contents(ctx, all)
+	views, err := d.contents(ctx, g)
 	defer func() { end(err, slog.Int("leases", len(views))) }()
+	leases := map[*parkedPoll][]LeaseView{}
+	for _, p := range g.of {
+		leases[p] = nil
+	}
 	if err != nil {
-		d.log.Warn("grants were not delivered; repeats of the polls get them", "grants", len(all), "error", err)
-		for p := range byPoll {
+		d.log.Warn("grants were not delivered; repeats of the polls get them", "grants", len(g.of), "error", err)
+		for p := range leases {
 			p.finish(pollResult{err: &UnavailableError{Cause: err, RetryAfter: time.Second}})
 		}
 		return
 	}
-	of := make(map[uuid.UUID]*parkedPoll, len(all))
-	for p, ids := range byPoll {
-		for _, id := range ids {
-			of[id] = p
-		}
+	for i := range views {
+		p := g.of[views[i].AttemptID]
+		leases[p] = append(leases[p], views[i])
+		d.traceLease(ctx, &views[i])
 	}
-	leases := map[*parkedPoll][]LeaseView{}
-	for _, v := range views {
-		p := of[v.AttemptID]
-		leases[p] = append(leases[p], v)
-		d.traceLease(ctx, &v)
-	}
-	for p := range byPoll {
-		d.hand(p, leases[p], began)
+	for p, list := range leases {
+		d.hand(p, list, began)
 	}
 }
 
@@ -79,10 +88,15 @@ func (d *dispatcher) traceLease(ctx context.Context, v *LeaseView) {
 		slog.Int("attempt", v.AttemptNumber), slog.Int64("lease_version", v.LeaseVersion), slog.String("worker_id", v.WorkerID.String()))
 }
 
-// contents reads leases, again if the store is away for a moment.
-func (d *dispatcher) contents(ctx context.Context, ids []uuid.UUID) ([]LeaseView, error) {
+// contents reads what leases bring, again if the store is away for a moment.
+func (d *dispatcher) contents(ctx context.Context, g grants) ([]LeaseView, error) {
 	for {
-		views, err := d.store.Contents(ctx, ids)
+		views, err := g.leases, d.store.Fill(ctx, g.leases)
+		if err == nil && len(g.found) > 0 {
+			var found []LeaseView
+			found, err = d.store.Contents(ctx, g.found)
+			views = append(found, views...)
+		}
 		if err == nil || !wait(ctx, errorPause) {
 			return views, err
 		}

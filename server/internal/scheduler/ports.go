@@ -44,6 +44,8 @@ type DispatchStore interface {
 	Dispatch(ctx context.Context, d DispatchCommand) (Dispatched, error)
 	// Contents reads what workers get with live leases.
 	Contents(ctx context.Context, attempts []uuid.UUID) ([]LeaseView, error)
+	// Fill adds the payloads to leases as a dispatch told them.
+	Fill(ctx context.Context, leases []LeaseView) error
 }
 
 // DeliveryStore is what delivering grants needs.
@@ -186,6 +188,7 @@ type DispatchCommand struct {
 // Dispatched is what came of a dispatch.
 type Dispatched struct {
 	Granted  map[uuid.UUID]bool // by attempt id
+	Leases   []LeaseView        // of what was granted now, in the order of the items, without payloads
 	Answered []PollKey          // polls whose request id was answered before: they get no further grant
 	Dropped  int                // requests that nothing needs any more
 	Waited   []time.Duration    // of the steps that were granted now: from when they were due

@@ -91,7 +91,8 @@ type LeaseView struct {
 	StartToCloseRemaining time.Duration
 	Input                 *task.Payload
 	ParentOutputs         map[string]*task.Payload
-	ParentOutputsOmitted  bool
+	ParentBytes           int  // of all that parents put out, or just more than what travels with a lease
+	ParentOutputsOmitted  bool // it is more
 	Checkpoint            *task.Payload
 	PreviousFailure       *task.Failure
 	Labels                map[string]string

@@ -1,8 +1,11 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -159,13 +162,27 @@ func (r *rig) lease(m member, requestID string) []scheduler.LeaseView {
 	if len(c.Items) == 0 {
 		return nil
 	}
-	var ids []uuid.UUID
-	for id := range r.dispatch(c).Granted {
-		ids = append(ids, id)
-	}
-	views, err := r.Store.Contents(r.ctx(), ids)
+	return r.granted(r.dispatch(c))
+}
+
+// granted are the leases that a dispatch has just made, by what it told. What is read of them must
+// be the same.
+func (r *rig) granted(done scheduler.Dispatched) []scheduler.LeaseView {
+	r.Helper()
+	r.must(r.Store.Fill(r.ctx(), done.Leases))
+	read, err := r.Store.Contents(r.ctx(), slices.Collect(maps.Keys(done.Granted)))
 	r.must(err)
-	return views
+	is(r, "leases told and read", len(done.Leases), len(read))
+	byVersion := func(a, b scheduler.LeaseView) int { return cmp.Compare(a.LeaseVersion, b.LeaseVersion) }
+	is(r, "leases in order of their versions", slices.IsSortedFunc(done.Leases, byVersion), true)
+	slices.SortFunc(read, byVersion)
+	for i, told := range done.Leases {
+		told.Remaining, told.StartToCloseRemaining = read[i].Remaining, read[i].StartToCloseRemaining
+		if !reflect.DeepEqual(told, read[i]) {
+			r.Errorf("a dispatch told %+v, but the lease is %+v", told, read[i])
+		}
+	}
+	return done.Leases
 }
 
 // leaseOne leases exactly one.
