@@ -10,9 +10,15 @@ FROM (SELECT unnest(@keys::bigint[]) AS key ORDER BY 1) k;
 -- synchronous. Takes no lock, reads no index.
 SELECT pg_logical_emit_message(true, 'leasehold', '');
 
+-- name: CommitLater :exec
+-- Nobody is told of this transaction, and nothing is lost with it: its commit waits neither for the
+-- disk nor for a standby. Takes no lock, reads no index.
+SELECT set_config('synchronous_commit', 'off', true);
+
 -- name: Notify :exec
 -- Passes hints on to the replicas that listen, outside every transaction that writes. Takes
--- the lock of the notification queue for the length of its own commit, reads no index.
+-- the lock of the notification queue for the length of its own commit, which writes nothing else and
+-- waits neither for the disk nor for a standby; reads no index.
 SELECT pg_notify('leasehold', @payload::text);
 
 -- name: KeyLocks :many

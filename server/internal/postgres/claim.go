@@ -30,11 +30,13 @@ func (s *Store) NextDue(ctx context.Context, groups []scheduler.Group) ([]schedu
 }
 
 // Claim counts the workers' free slots, then claims what their polls can take. Nothing is
-// decided for good: dispatch counts again under the workers' locks.
+// decided for good: dispatch counts again under the workers' locks. A claim that a crash of
+// PostgreSQL takes away has only kept others from claiming the same, so that its commit need not
+// wait for the disk; a dispatch's does, and the claim lies before it.
 func (s *Store) Claim(ctx context.Context, c scheduler.ClaimCommand) (scheduler.Claimed, error) {
 	var claimed scheduler.Claimed
 	err := s.tx(ctx, "claim", func(ctx context.Context, t *txn) error {
-		free, err := t.freeSlots(ctx, c.Offers)
+		free, err := t.freeSlots(ctx, c.Offers, commitLater(ctx))
 		if err != nil {
 			return err
 		}
@@ -70,8 +72,14 @@ func byUrgency(a, b dbsqlc.ClaimRequestsRow) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.AvailableAt.Time.Compare(b.AvailableAt.Time), slices.Compare(a.StepID[:], b.StepID[:]))
 }
 
-// freeSlots counts the slots of the offers' workers that are free, for the current sessions.
-func (t *txn) freeSlots(ctx context.Context, offers []task.Offer) (map[uuid.UUID]int, error) {
+// commitLater makes the commit one that nobody waits for.
+func commitLater(ctx context.Context) call {
+	return func(q *dbsqlc.Queries) error { return wrap("commit later", q.CommitLater(ctx)) }
+}
+
+// freeSlots counts the slots of the offers' workers that are free, for the current sessions. before
+// goes the same way.
+func (t *txn) freeSlots(ctx context.Context, offers []task.Offer, before call) (map[uuid.UUID]int, error) {
 	ids := set{}
 	for i := range offers {
 		ids[offers[i].WorkerID] = true
@@ -79,6 +87,7 @@ func (t *txn) freeSlots(ctx context.Context, offers []task.Offer) (map[uuid.UUID
 	var workers []dbsqlc.FindWorkersRow
 	var live map[uuid.UUID]int
 	err := t.together(ctx,
+		before,
 		func(q *dbsqlc.Queries) (err error) {
 			workers, err = q.FindWorkers(ctx, ids.ids())
 			return wrap("find workers", err)
@@ -112,7 +121,11 @@ func countLeases(ctx context.Context, q *dbsqlc.Queries, workers []uuid.UUID) (m
 // Free gives claimed requests back.
 func (s *Store) Free(ctx context.Context, claim uuid.UUID, steps []uuid.UUID) error {
 	return s.tx(ctx, "free claims", func(ctx context.Context, t *txn) error {
-		_, err := t.q.FreeRequests(ctx, dbsqlc.FreeRequestsParams{ClaimID: claim, StepIds: steps})
-		return err
+		return t.together(ctx,
+			commitLater(ctx),
+			func(q *dbsqlc.Queries) error {
+				_, err := q.FreeRequests(ctx, dbsqlc.FreeRequestsParams{ClaimID: claim, StepIds: steps})
+				return wrap("free requests", err)
+			})
 	})
 }

@@ -149,3 +149,38 @@ func TestRepeats_AWarnedCommitIsNoAnswer(t *testing.T) {
 	}
 	r.sane()
 }
+
+// Of what nobody is told, no commit waits for a standby (nor for the disk): claims, and what is given
+// back of them. A dispatch waits. Caught: either without CommitLater.
+func TestClaims_WaitForNoStandby(t *testing.T) {
+	t.Parallel()
+	r := newReplicated(t)
+	r.enqueue(spec("a", 1))
+	w := r.register("w", "a", 5)
+	r.missing(true)
+
+	within, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	c := scheduler.ClaimCommand{ClaimID: uuid.New(), Offers: []task.Offer{w.offer(1)}, Limit: 1, Expires: time.Minute}
+	claimed, err := r.store.Claim(within, c)
+	if err != nil || len(claimed.Requests) != 1 {
+		t.Fatalf("claimed %+v, %v", claimed, err)
+	}
+	if err := r.store.Free(within, c.ClaimID, []uuid.UUID{claimed.Requests[0].StepID}); err != nil {
+		t.Fatalf("free: %v", err)
+	}
+	c.ClaimID = uuid.New()
+	if claimed, err = r.store.Claim(within, c); err != nil || len(claimed.Requests) != 1 {
+		t.Fatalf("claimed again %+v, %v", claimed, err)
+	}
+	dispatched := async(func() error {
+		_, err := r.store.Dispatch(t.Context(), assign(w, c.ClaimID, claimed.Requests, time.Minute))
+		return err
+	})
+	r.cancelWait()
+	r.missing(false)
+	if err := <-dispatched; err != nil {
+		t.Errorf("dispatch: %v", err)
+	}
+	r.sane()
+}

@@ -9,6 +9,17 @@ import (
 	"context"
 )
 
+const commitLater = `-- name: CommitLater :exec
+SELECT set_config('synchronous_commit', 'off', true)
+`
+
+// Nobody is told of this transaction, and nothing is lost with it: its commit waits neither for the
+// disk nor for a standby. Takes no lock, reads no index.
+func (q *Queries) CommitLater(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, commitLater)
+	return err
+}
+
 const keyLocks = `-- name: KeyLocks :many
 SELECT k.key::bigint AS key, pg_advisory_xact_lock(k.key)::text AS locked
 FROM (SELECT unnest($1::bigint[]) AS key ORDER BY 1) k
@@ -46,7 +57,8 @@ SELECT pg_notify('leasehold', $1::text)
 `
 
 // Passes hints on to the replicas that listen, outside every transaction that writes. Takes
-// the lock of the notification queue for the length of its own commit, reads no index.
+// the lock of the notification queue for the length of its own commit, which writes nothing else and
+// waits neither for the disk nor for a standby; reads no index.
 func (q *Queries) Notify(ctx context.Context, payload string) error {
 	_, err := q.db.Exec(ctx, notify, payload)
 	return err
