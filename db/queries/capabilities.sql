@@ -19,8 +19,11 @@ GROUP BY u.namespace ORDER BY u.namespace;
 -- A pause waits for the dispatches under way, once it is committed: it takes FOR UPDATE then.
 -- The weaker lock does not keep it from being written, or dispatches that overlap would put it
 -- off for ever. Whether it is paused is read by a later statement. Locks FOR KEY SHARE in order
--- of id, leaving out those whose pause waits; primary key.
-SELECT id FROM capabilities WHERE id = ANY(@ids::integer[]) ORDER BY id FOR KEY SHARE SKIP LOCKED;
+-- of id, leaving out those whose pause waits; unique index (namespace, name), then the primary key.
+SELECT k.id FROM capabilities k WHERE k.id = ANY(ARRAY(
+    SELECT c.id FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@names::text[]) AS name) u
+    CROSS JOIN LATERAL (SELECT t.id FROM capabilities t WHERE t.namespace = u.namespace AND t.name = u.name OFFSET 0) c))
+ORDER BY k.id FOR KEY SHARE SKIP LOCKED;
 
 -- name: PauseCapability :exec
 -- Pauses, and makes the row if it is new; one that is paused stays as it is. Locks the row FOR

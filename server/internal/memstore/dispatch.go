@@ -103,7 +103,7 @@ func (s *Store) Claim(ctx context.Context, c scheduler.ClaimCommand) (scheduler.
 			w.claim, w.claims = c.ClaimID, t.at.Add(c.Expires)
 			put(t, t.requests, requestKey{w.StepID, w.Number}, w.request)
 			claimed.Requests = append(claimed.Requests, task.Waiting{
-				StepID: w.StepID, Number: w.Number, Namespace: w.Namespace, Capability: w.Capability, Node: w.Node, AnswerBytes: w.AnswerBytes,
+				StepID: w.StepID, Number: w.Number, ExecutionID: t.steps[w.StepID].execution, Namespace: w.Namespace, Capability: w.Capability, Node: w.Node, AnswerBytes: w.AnswerBytes,
 			})
 		}
 		return nil

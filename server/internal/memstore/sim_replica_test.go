@@ -119,7 +119,7 @@ func (w *world) place(c scheduler.ClaimCommand, claimed scheduler.Claimed, polli
 		placed[request.StepID] = true
 		r.procs = append(r.procs, p)
 		r.c.Items = append(r.c.Items, scheduler.DispatchItem{
-			StepID: request.StepID, Number: request.Number, AttemptID: w.id(), WorkerID: p.worker.id, SessionID: p.session,
+			Waiting: request, AttemptID: w.id(), WorkerID: p.worker.id, SessionID: p.session,
 			RequestID: p.poll, Duration: 30 * time.Second,
 		})
 	}

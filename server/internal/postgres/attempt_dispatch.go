@@ -38,37 +38,45 @@ type dispatch struct {
 	// What is looked at, each by a statement later than the lock over it.
 	ours     map[uuid.UUID]dbsqlc.LockClaimedRequestsRow // by step: the claim is still ours
 	made     map[uuid.UUID]dbsqlc.AttemptsOfNumberRow    // by step: the attempt exists
+	free     map[int64]bool                              // advisory keys that are ours
 	asked    map[int32]bool                              // capabilities whose pause waits for us
-	gone     set                                         // executions that are not there any more
 	g        *gate
+	gone     set // executions that are not there any more
 	workers  map[uuid.UUID]dbsqlc.LockWorkersRow
 	standing map[uuid.UUID]task.Standing // as counted, and the grants of this dispatch
 	answered map[scheduler.PollKey]bool
 	versions []int64 // fencing tokens, growing
 	at       time.Time
 
-	granted []scheduler.DispatchItem
-	finish  dbsqlc.DeleteRequestsParams // requests that are dispatched or not needed any more
+	executions set
+	granted    []scheduler.DispatchItem
+	finish     dbsqlc.DeleteRequestsParams // requests that are dispatched or not needed any more
 }
 
 func (d *dispatch) run(ctx context.Context) error {
-	items, err := d.lockRequests(ctx)
-	if err != nil || len(items) == 0 {
+	list := append(d.lockRequests(ctx), d.lockGates(ctx)...)
+	list = append(list, d.lockWorkers(ctx)...)
+	list = append(list, func(q *dbsqlc.Queries) (err error) { // after the last lock
+		d.versions, d.at, err = d.t.drawVersions(ctx, q, len(d.c.Items))
+		return err
+	})
+	if err := d.t.together(ctx, list...); err != nil {
 		return err
 	}
-	if err := d.lockRest(ctx, items); err != nil {
+	if err := d.findGone(ctx); err != nil {
 		return err
 	}
-	for _, it := range items {
-		d.decide(it)
+	for _, it := range d.c.Items {
+		if d.free[dispatchKey(it.StepID, it.Number)] {
+			d.decide(it)
+		}
 	}
 	return d.write(ctx)
 }
 
 // lockRequests takes the advisory locks of (step, number), those that are free, and locks the
-// requests that are still ours; then it looks which attempts exist. Items whose key is not free
-// are left.
-func (d *dispatch) lockRequests(ctx context.Context) ([]scheduler.DispatchItem, error) {
+// requests that are still ours; then it looks which attempts exist.
+func (d *dispatch) lockRequests(ctx context.Context) []call {
 	keys := make([]int64, len(d.c.Items))
 	var p dbsqlc.AttemptsOfNumberParams
 	for i, it := range d.c.Items {
@@ -76,14 +84,14 @@ func (d *dispatch) lockRequests(ctx context.Context) ([]scheduler.DispatchItem, 
 		p.StepIds = append(p.StepIds, it.StepID)
 		p.Numbers = append(p.Numbers, int32(it.Number))
 	}
-	locked := make(map[int64]bool, len(keys))
+	d.free = make(map[int64]bool, len(keys))
 	d.ours = make(map[uuid.UUID]dbsqlc.LockClaimedRequestsRow, len(keys))
 	d.made = map[uuid.UUID]dbsqlc.AttemptsOfNumberRow{}
-	err := d.t.together(ctx,
+	return []call{
 		func(q *dbsqlc.Queries) error {
 			rows, err := q.TryLocks(ctx, keys)
 			for _, r := range rows {
-				locked[r.Key] = r.Locked
+				d.free[r.Key] = r.Locked
 			}
 			return wrap("advisory locks", err)
 		},
@@ -100,45 +108,29 @@ func (d *dispatch) lockRequests(ctx context.Context) ([]scheduler.DispatchItem, 
 				d.made[r.StepID] = r
 			}
 			return wrap("read attempts", err)
-		})
-	if err != nil {
-		return nil, err
+		},
 	}
-	var items []scheduler.DispatchItem
-	for i, it := range d.c.Items {
-		if locked[keys[i]] {
-			items = append(items, it)
-		}
-	}
-	return items, nil
 }
 
-// lockRest locks the capabilities, so that a pause waits for us, the executions and the workers,
-// each before it reads what is decided under them: the steps and whether they are paused; the
-// workers' leases and which are drained; which polls were answered. After the last lock it
-// draws clock and fencing tokens.
-func (d *dispatch) lockRest(ctx context.Context, items []scheduler.DispatchItem) error {
-	var capabilities []int32
-	executions, workers, steps := set{}, set{}, make([]uuid.UUID, 0, len(items))
-	for _, it := range items {
-		r, ours := d.ours[it.StepID]
-		if !ours {
-			continue
-		}
-		workers[it.WorkerID] = true
-		executions[r.ExecutionID] = true
-		steps = append(steps, r.StepID)
-		if !slices.Contains(capabilities, r.CapabilityID) {
-			capabilities = append(capabilities, r.CapabilityID)
-		}
+// lockGates locks the capabilities, so that a pause waits for us, and the executions; then it
+// reads the steps, and whether they are paused.
+func (d *dispatch) lockGates(ctx context.Context) []call {
+	d.g, d.executions = d.t.newGate(), set{}
+	steps := make([]uuid.UUID, len(d.c.Items))
+	capabilities := map[capabilityKey]bool{}
+	for i, it := range d.c.Items {
+		steps[i] = it.StepID
+		d.executions[it.ExecutionID] = true
+		capabilities[capabilityKey{it.Namespace, it.Capability}] = true
 	}
-	d.g = d.t.newGate()
-	if len(steps) == 0 {
-		return nil
+	var p dbsqlc.LockCapabilitiesParams
+	for k := range capabilities {
+		p.Namespaces = append(p.Namespaces, k.namespace)
+		p.Names = append(p.Names, k.name)
 	}
-	list := []call{
+	return []call{
 		func(q *dbsqlc.Queries) error {
-			rows, err := q.LockCapabilities(ctx, capabilities)
+			rows, err := q.LockCapabilities(ctx, p)
 			d.asked = make(map[int32]bool, len(rows))
 			for _, id := range rows {
 				d.asked[id] = true
@@ -146,7 +138,7 @@ func (d *dispatch) lockRest(ctx context.Context, items []scheduler.DispatchItem)
 			return wrap("lock capabilities", err)
 		},
 		func(q *dbsqlc.Queries) error {
-			rows, err := lockExecutions(ctx, q, executions.ids(), false)
+			rows, err := lockExecutions(ctx, q, d.executions.ids(), false)
 			if err != nil {
 				return err
 			}
@@ -160,28 +152,20 @@ func (d *dispatch) lockRest(ctx context.Context, items []scheduler.DispatchItem)
 			return d.g.take(rows)
 		},
 	}
-	list = append(list, d.lockWorkers(ctx, items, workers.ids())...)
-	list = append(list, func(q *dbsqlc.Queries) (err error) {
-		d.versions, d.at, err = d.t.drawVersions(ctx, q, len(steps))
-		return err
-	})
-	if err := d.t.together(ctx, list...); err != nil {
-		return err
-	}
-	return d.findGone(ctx, executions)
 }
 
-func (d *dispatch) findGone(ctx context.Context, executions set) error {
+// findGone tells executions that are not there from those that another transaction holds.
+func (d *dispatch) findGone(ctx context.Context) error {
 	d.gone = set{}
-	if len(d.g.execs) == len(executions) {
+	if len(d.g.execs) == len(d.executions) {
 		return nil
 	}
-	there, err := d.t.q.ExistingExecutions(ctx, executions.ids())
+	there, err := d.t.q.ExistingExecutions(ctx, d.executions.ids())
 	if err != nil {
 		return fmt.Errorf("find executions: %w", err)
 	}
 	exists := setOf(there)
-	for id := range executions {
+	for id := range d.executions {
 		if !exists[id] {
 			d.gone[id] = true
 		}
@@ -191,7 +175,12 @@ func (d *dispatch) findGone(ctx context.Context, executions set) error {
 
 // lockWorkers locks the workers, then counts their leases, and looks which are drained and which
 // polls were answered.
-func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchItem, ids []uuid.UUID) []call {
+func (d *dispatch) lockWorkers(ctx context.Context) []call {
+	workers := set{}
+	for _, it := range d.c.Items {
+		workers[it.WorkerID] = true
+	}
+	ids := workers.ids()
 	d.answered = map[scheduler.PollKey]bool{}
 	d.workers = make(map[uuid.UUID]dbsqlc.LockWorkersRow, len(ids))
 	d.standing = make(map[uuid.UUID]task.Standing, len(ids))
@@ -215,7 +204,7 @@ func (d *dispatch) lockWorkers(ctx context.Context, items []scheduler.DispatchIt
 		},
 	}
 	var p dbsqlc.AnsweredRequestsParams
-	for key := range pollsOf(items) {
+	for key := range pollsOf(d.c.Items) {
 		p.SessionIds = append(p.SessionIds, key.SessionID)
 		p.RequestIds = append(p.RequestIds, key.RequestID)
 	}

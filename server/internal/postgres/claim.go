@@ -52,14 +52,18 @@ func (s *Store) Claim(ctx context.Context, c scheduler.ClaimCommand) (scheduler.
 			p.Nodes = append(p.Nodes, g.Node)
 			p.Rooms = append(p.Rooms, int32(room))
 		}
-		rows, err := t.q.ClaimRequests(ctx, p)
+		var rows []dbsqlc.ClaimRequestsRow
+		err = t.last(ctx, "claim", func(q *dbsqlc.Queries) (err error) {
+			rows, err = q.ClaimRequests(ctx, p)
+			return wrap("claim requests", err)
+		})
 		if err != nil {
-			return fmt.Errorf("claim requests: %w", err)
+			return err
 		}
 		slices.SortFunc(rows, byUrgency)
 		for _, r := range rows {
 			claimed.Requests = append(claimed.Requests, task.Waiting{
-				StepID: r.StepID, Number: int(r.AttemptNumber), Namespace: r.Namespace, Capability: r.Capability,
+				StepID: r.StepID, Number: int(r.AttemptNumber), ExecutionID: r.ExecutionID, Namespace: r.Namespace, Capability: r.Capability,
 				Node: r.Node, AnswerBytes: int(r.AnswerBytes),
 			})
 		}
@@ -121,7 +125,7 @@ func countLeases(ctx context.Context, q *dbsqlc.Queries, workers []uuid.UUID) (m
 // Free gives claimed requests back.
 func (s *Store) Free(ctx context.Context, claim uuid.UUID, steps []uuid.UUID) error {
 	return s.tx(ctx, "free claims", func(ctx context.Context, t *txn) error {
-		return t.together(ctx,
+		return t.last(ctx, "free claims",
 			commitLater(ctx),
 			func(q *dbsqlc.Queries) error {
 				_, err := q.FreeRequests(ctx, dbsqlc.FreeRequestsParams{ClaimID: claim, StepIds: steps})

@@ -80,7 +80,11 @@ func (e *explainer) explain(ctx context.Context, conn *pgx.Conn, list []*pgx.Que
 	if !on || ctx.Value(explaining{}) != nil {
 		return
 	}
-	if _, named := queryName(list[0].SQL); !named {
+	list = slices.DeleteFunc(slices.Clone(list), func(q *pgx.QueuedQuery) bool { // BEGIN and COMMIT
+		_, named := queryName(q.SQL)
+		return !named
+	})
+	if len(list) == 0 {
 		return
 	}
 	plans, err := explain(context.WithValue(ctx, explaining{}, true), conn, list)

@@ -90,7 +90,7 @@ func (p *proxy) accept() {
 			_ = client.Close()
 			continue
 		}
-		l := &link{p: p, client: client, server: server, lost: make(chan struct{})}
+		l := &link{p: p, client: client, server: server, lost: make(chan struct{}), commits: map[string]bool{}}
 		go l.forward()
 		go l.back()
 	}
@@ -102,6 +102,28 @@ type link struct {
 	client, server net.Conn
 	lost           chan struct{} // closed when the answer to a COMMIT is to be lost
 	after          func()
+	commits        map[string]bool // names of prepared statements that are COMMITs
+}
+
+// isCommit tells a COMMIT, sent alone or among other statements.
+func (l *link) isCommit(message []byte) bool {
+	body := message[5:]
+	word := func() string {
+		w, rest, _ := bytes.Cut(body, []byte{0})
+		body = rest
+		return strings.ToLower(string(w))
+	}
+	switch message[0] {
+	case 'Q':
+		return word() == "commit"
+	case 'P': // Parse: its name, then what it stands for
+		name := word()
+		l.commits[name] = word() == "commit"
+	case 'B': // Bind: a portal, then the statement
+		word()
+		return l.commits[word()]
+	}
+	return false
 }
 
 func (l *link) close() { _ = l.client.Close(); _ = l.server.Close() }
@@ -115,7 +137,7 @@ func (l *link) forward() {
 		if err != nil {
 			return
 		}
-		if !first && message[0] == 'Q' && bytes.HasPrefix(bytes.ToLower(message[5:]), []byte("commit")) {
+		if !first && l.isCommit(message) {
 			switch c, after := l.p.take(); c {
 			case cutRequest:
 				_ = l.server.Close() // rolled back before the client hears of it
@@ -131,7 +153,7 @@ func (l *link) forward() {
 		if _, err := l.server.Write(message); err != nil {
 			return
 		}
-		if l.isLost() {
+		if l.isLost() && (message[0] == 'Q' || message[0] == 'S') { // PostgreSQL has all of it
 			_, _ = io.Copy(io.Discard, in) // until back() has seen the answer and closes
 			return
 		}

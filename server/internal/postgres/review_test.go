@@ -61,7 +61,7 @@ func grant(t *testing.T, s *postgres.Store, w scheduler.Session, capability, req
 	}
 	r := claimed.Requests[0]
 	done, err := s.Dispatch(ctx, scheduler.DispatchCommand{ClaimID: claim, Items: []scheduler.DispatchItem{{
-		StepID: r.StepID, Number: r.Number, AttemptID: attempt, WorkerID: w.WorkerID, SessionID: w.SessionID, RequestID: request, Duration: 30 * time.Second,
+		Waiting: r, AttemptID: attempt, WorkerID: w.WorkerID, SessionID: w.SessionID, RequestID: request, Duration: 30 * time.Second,
 	}}})
 	if err != nil || !done.Granted[attempt] {
 		t.Fatalf("dispatch: %v %v", err, done)

@@ -152,7 +152,7 @@ func assign(w worker, claim uuid.UUID, requests []task.Waiting, d time.Duration)
 	c := scheduler.DispatchCommand{ClaimID: claim}
 	for _, r := range requests {
 		c.Items = append(c.Items, scheduler.DispatchItem{
-			StepID: r.StepID, Number: r.Number, AttemptID: uuid.New(), WorkerID: w.WorkerID, SessionID: w.SessionID, Duration: d,
+			Waiting: r, AttemptID: uuid.New(), WorkerID: w.WorkerID, SessionID: w.SessionID, Duration: d,
 		})
 	}
 	return c

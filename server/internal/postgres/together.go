@@ -18,11 +18,27 @@ type call func(q *dbsqlc.Queries) error
 // together runs calls in one round trip: all statements are sent before the first answer is read.
 // PostgreSQL runs them one after the other, each with a snapshot of its own, so that one which
 // looks still sees what the locks of one before it were waiting for. After an error the rest
-// does not run. A call that sends nothing costs nothing.
+// does not run. A call that sends nothing costs nothing. The transaction's BEGIN goes with the
+// first ones.
 //
 // A transaction of a dispatch has some twenty statements. One by one each costs two wake-ups of
 // a process on either side, which is more than what most of them do.
 func (t *txn) together(ctx context.Context, calls ...call) error {
+	return t.roundTrip(ctx, "", calls)
+}
+
+// last runs calls and commits in the same round trip: for what nobody looks at before the commit.
+func (t *txn) last(ctx context.Context, name string, calls ...call) error {
+	if t.writeWAL {
+		calls = append(calls, func(q *dbsqlc.Queries) error { return q.WriteWAL(ctx) })
+	}
+	delete(t.conn.PgConn().CustomData(), warnedKey)
+	t.s.commits(name, false)
+	defer t.s.commits(name, true)
+	return t.roundTrip(ctx, commitSQL, calls)
+}
+
+func (t *txn) roundTrip(ctx context.Context, end string, calls []call) error {
 	parts := make([]*part, 0, len(calls))
 	defer func() {
 		for _, p := range parts {
@@ -30,17 +46,37 @@ func (t *txn) together(ctx context.Context, calls ...call) error {
 		}
 	}()
 	batch := &pgx.Batch{}
+	if !t.begun {
+		batch.Queue(beginSQL)
+	}
+	sent := 0
 	for _, c := range calls {
 		p := newPart(c)
 		parts = append(parts, p)
 		if p.sends() {
 			batch.Queue(p.sql, p.args...)
+			sent++
 		}
 	}
-	if batch.Len() == 0 {
+	if sent == 0 {
 		return firstError(parts)
 	}
-	results := t.tx.SendBatch(ctx, batch)
+	if end != "" {
+		batch.Queue(end)
+		t.ended = true
+	}
+	return t.answers(t.conn.SendBatch(ctx, batch), parts)
+}
+
+// answers reads the answers in the order of the statements.
+func (t *txn) answers(results pgx.BatchResults, parts []*part) error {
+	if !t.begun {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close() // it repeats the error
+			return err
+		}
+		t.begun = true
+	}
 	for _, p := range parts {
 		if p.waiting {
 			p.read(results)
@@ -50,7 +86,15 @@ func (t *txn) together(ctx context.Context, calls ...call) error {
 		_ = results.Close() // it repeats the error
 		return err
 	}
-	return results.Close()
+	if !t.ended {
+		return results.Close()
+	}
+	tag, err := results.Exec()
+	if err := errors.Join(err, rolledBack(tag), results.Close()); err != nil {
+		return err
+	}
+	t.committed = true
+	return nil
 }
 
 func firstError(parts []*part) error {

@@ -30,7 +30,11 @@ func (c *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 // TraceBatchStart counts a batch.
 func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	c.together++
-	c.sent += data.Batch.Len()
+	for _, q := range data.Batch.QueuedQueries {
+		if strings.HasPrefix(q.SQL, "-- name:") {
+			c.sent++
+		}
+	}
 	return ctx
 }
 

@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 )
@@ -18,11 +20,14 @@ const (
 	txTimeout = 30 * time.Second // for callers that set none: nobody waits for ever
 )
 
-// txn is a transaction under way.
+// txn is a transaction under way. It begins with its first statement.
 type txn struct {
-	q  *dbsqlc.Queries
-	tx pgx.Tx
-	s  *Store
+	q     *dbsqlc.Queries
+	conn  *pgx.Conn
+	s     *Store
+	begun bool
+	// ended: COMMIT was sent together with the last statements. committed: it was answered.
+	ended, committed bool
 
 	// again: an earlier try may have been committed. What is found to be done already is then
 	// the answer, and the commit writes WAL, so that it also vouches for what it found.
@@ -55,6 +60,7 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 			break
 		}
 		t := &txn{s: s, again: unknown, writeWAL: unknown}
+		t.q = dbsqlc.New(t)
 		var committing bool
 		committing, err = s.try(ctx, name, t, f)
 		if err == nil {
@@ -94,22 +100,15 @@ func (s *Store) try(ctx context.Context, name string, t *txn, f func(ctx context
 		return false, err
 	}
 	defer conn.Release() // after the commit's warning was read: it stands with the connection
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return false, err
-	}
-	t.q, t.tx = dbsqlc.New(tx), tx
+	t.conn = conn.Conn()
 	if err := f(ctx, t); err != nil {
-		rollback(ctx, tx)
-		return false, err
+		t.rollback(ctx)
+		return t.ended && classify(err) == faultTransient, err
 	}
-	if t.writeWAL {
-		if err := t.q.WriteWAL(ctx); err != nil {
-			rollback(ctx, tx)
-			return false, err
-		}
+	if !t.committed {
+		return t.commit(ctx, name)
 	}
-	return s.commit(ctx, name, tx)
+	return t.answered(nil)
 }
 
 // measure tells of a transaction: how long it took, how much of that it waited for locks, and
@@ -121,20 +120,77 @@ func (s *Store) measure(name string, d, lockWait time.Duration, failed string) {
 	}
 }
 
-func (s *Store) commit(ctx context.Context, name string, tx pgx.Tx) (committing bool, err error) {
-	conn := tx.Conn().PgConn()
-	delete(conn.CustomData(), warnedKey)
-	s.commits(name, false)
-	err = tx.Commit(ctx)
-	s.commits(name, true)
-	if warning, warned := conn.CustomData()[warnedKey]; warned && err == nil {
-		return true, fmt.Errorf("%w: %v", errWarned, warning)
+const (
+	beginSQL  = "begin isolation level read committed"
+	commitSQL = "commit"
+)
+
+func (t *txn) commit(ctx context.Context, name string) (committing bool, err error) {
+	if t.writeWAL {
+		if err := t.q.WriteWAL(ctx); err != nil {
+			t.rollback(ctx)
+			return false, err
+		}
 	}
-	if err == nil {
+	if !t.begun {
 		return false, nil
 	}
+	delete(t.conn.PgConn().CustomData(), warnedKey)
+	t.s.commits(name, false)
+	tag, err := t.conn.Exec(ctx, commitSQL)
+	t.s.commits(name, true)
+	return t.answered(errors.Join(err, rolledBack(tag)))
+}
+
+// answered is what the answer to a COMMIT means. committing: nobody knows.
+func (t *txn) answered(err error) (committing bool, _ error) {
+	if warning, warned := t.conn.PgConn().CustomData()[warnedKey]; warned && err == nil {
+		return true, fmt.Errorf("%w: %v", errWarned, warning)
+	}
 	// PostgreSQL's own error means that it was rolled back; without one nobody knows.
-	return classify(err) == faultTransient, err
+	return err != nil && classify(err) == faultTransient, err
+}
+
+// rolledBack is PostgreSQL's other answer to a COMMIT, after an error that went unnoticed.
+func rolledBack(tag pgconn.CommandTag) error {
+	if tag.String() == "ROLLBACK" {
+		return pgx.ErrTxCommitRollback
+	}
+	return nil
+}
+
+// begin begins alone, where the first statement is not sent with others.
+func (t *txn) begin(ctx context.Context) error {
+	if t.begun {
+		return nil
+	}
+	_, err := t.conn.Exec(ctx, beginSQL)
+	t.begun = err == nil
+	return err
+}
+
+// Exec is for the generated queries.
+func (t *txn) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := t.begin(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return t.conn.Exec(ctx, sql, args...)
+}
+
+// Query is for the generated queries.
+func (t *txn) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.Query(ctx, sql, args...)
+}
+
+// QueryRow is for the generated queries.
+func (t *txn) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := t.begin(ctx); err != nil {
+		return noRow{err}
+	}
+	return t.conn.QueryRow(ctx, sql, args...)
 }
 
 // snapshot runs a caller's reads, which must fit together, in one snapshot. There are places
@@ -170,12 +226,18 @@ func withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, txTimeout)
 }
 
-// rollback has a time of its own: the caller's may be over.
-func rollback(ctx context.Context, tx pgx.Tx) {
+// rollback has a time of its own: the caller's may be over. A connection on which it fails is closed
+// by the pool.
+func (t *txn) rollback(ctx context.Context) {
+	if t.conn.PgConn().TxStatus() == idleStatus {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	_ = tx.Rollback(ctx) // a connection that fails here is closed by the pool
+	_, _ = t.conn.Exec(ctx, "rollback")
 }
+
+const idleStatus = 'I' // of the protocol: no transaction is open
 
 // pause waits before a further try, longer each time, and false if the time is over.
 func pause(ctx context.Context, try int) bool {

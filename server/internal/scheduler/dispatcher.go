@@ -334,7 +334,7 @@ func (d *dispatcher) dispatch(ctx context.Context, claim uuid.UUID, claimed Clai
 		for i, a := range placed {
 			p, r := polls[a.Offer], claimed.Requests[a.Waiting]
 			items[i] = DispatchItem{
-				StepID: r.StepID, Number: r.Number, AttemptID: newID(), WorkerID: p.WorkerID,
+				Waiting: r, AttemptID: newID(), WorkerID: p.WorkerID,
 				SessionID: p.SessionID, RequestID: p.RequestID, Duration: p.Duration,
 			}
 		}

@@ -170,8 +170,7 @@ type Claimed struct {
 
 // DispatchItem is one assignment.
 type DispatchItem struct {
-	StepID    uuid.UUID
-	Number    int
+	task.Waiting
 	AttemptID uuid.UUID // made before the first try
 	WorkerID  uuid.UUID
 	SessionID uuid.UUID

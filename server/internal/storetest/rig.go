@@ -140,7 +140,7 @@ func assign(m member, claim uuid.UUID, requestID string, requests ...task.Waitin
 	c := scheduler.DispatchCommand{ClaimID: claim}
 	for _, w := range requests {
 		c.Items = append(c.Items, scheduler.DispatchItem{
-			StepID: w.StepID, Number: w.Number, AttemptID: uuid.New(), WorkerID: m.WorkerID,
+			Waiting: w, AttemptID: uuid.New(), WorkerID: m.WorkerID,
 			SessionID: m.SessionID, RequestID: requestID, Duration: time.Minute,
 		})
 	}

@@ -10,6 +10,7 @@ import (
 type Waiting struct {
 	StepID      uuid.UUID
 	Number      int
+	ExecutionID uuid.UUID
 	Namespace   string
 	Capability  string
 	Node        string // empty: any

@@ -125,7 +125,7 @@ func lease(t *testing.T, store *postgres.Store, worker scheduler.Session) []sche
 			poll = uuid.NewString()
 		}
 		c.Items = append(c.Items, scheduler.DispatchItem{
-			StepID: w.StepID, Number: w.Number, AttemptID: uuid.New(), WorkerID: worker.WorkerID, SessionID: worker.SessionID,
+			Waiting: w, AttemptID: uuid.New(), WorkerID: worker.WorkerID, SessionID: worker.SessionID,
 			RequestID: poll, Duration: time.Minute,
 		})
 	}

@@ -100,15 +100,23 @@ func (q *Queries) ListCapabilities(ctx context.Context, arg ListCapabilitiesPara
 }
 
 const lockCapabilities = `-- name: LockCapabilities :many
-SELECT id FROM capabilities WHERE id = ANY($1::integer[]) ORDER BY id FOR KEY SHARE SKIP LOCKED
+SELECT k.id FROM capabilities k WHERE k.id = ANY(ARRAY(
+    SELECT c.id FROM (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS name) u
+    CROSS JOIN LATERAL (SELECT t.id FROM capabilities t WHERE t.namespace = u.namespace AND t.name = u.name OFFSET 0) c))
+ORDER BY k.id FOR KEY SHARE SKIP LOCKED
 `
+
+type LockCapabilitiesParams struct {
+	Namespaces []string
+	Names      []string
+}
 
 // A pause waits for the dispatches under way, once it is committed: it takes FOR UPDATE then.
 // The weaker lock does not keep it from being written, or dispatches that overlap would put it
 // off for ever. Whether it is paused is read by a later statement. Locks FOR KEY SHARE in order
-// of id, leaving out those whose pause waits; primary key.
-func (q *Queries) LockCapabilities(ctx context.Context, ids []int32) ([]int32, error) {
-	rows, err := q.db.Query(ctx, lockCapabilities, ids)
+// of id, leaving out those whose pause waits; unique index (namespace, name), then the primary key.
+func (q *Queries) LockCapabilities(ctx context.Context, arg LockCapabilitiesParams) ([]int32, error) {
+	rows, err := q.db.Query(ctx, lockCapabilities, arg.Namespaces, arg.Names)
 	if err != nil {
 		return nil, err
 	}
