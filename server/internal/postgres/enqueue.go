@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -58,8 +58,10 @@ type enqueue struct {
 	batch      []scheduler.NewExecution
 	executions map[uuid.UUID]*task.Execution // by id, as they would be
 	created    set
-	known      map[capabilityKey]dbsqlc.FindExecutionsByKeyRow // keys that were taken before
+	known      map[capabilityKey]dbsqlc.FindExecutionsByKeyRow // keys that are taken, also by this batch
 	busy       map[capabilityKey]bool                          // keys that other transactions hold
+	mine       set                                             // committed by an earlier try
+	rows       dbsqlc.InsertExecutionsParams
 	steps      dbsqlc.InsertStepsParams
 	edges      dbsqlc.InsertEdgesParams
 	payloads   dbsqlc.PutPayloadsParams
@@ -67,126 +69,121 @@ type enqueue struct {
 }
 
 func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler.Result[scheduler.Enqueued], error) {
-	// A key that is taken keeps its execution and its content: repeats do not queue for it.
-	var err error
-	if e.known, err = e.findExisting(ctx); err != nil {
+	if err := e.look(ctx, wait || allOrNothing); err != nil {
 		return nil, err
 	}
-	if err := e.lockKeys(ctx, wait || allOrNothing); err != nil {
-		return nil, err
-	}
-	now, err := e.t.q.Now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	e.now = now.Time.UTC()
-	w := &writes{}
-	if err := e.insertExecutions(ctx, w); err != nil {
-		return nil, err
-	}
-	existing, err := e.findExisting(ctx)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(existing, e.known)
-	if len(existing) > 0 {
+	if len(e.known) > 0 {
 		e.t.vouch() // the answer rests on what an earlier commit wrote
 	}
+	w := &writes{}
+	e.accept(w)
 	results := make([]scheduler.Result[scheduler.Enqueued], len(e.batch))
 	for i := range e.batch {
-		results[i] = e.answer(i, existing)
+		results[i] = e.answer(i)
 		if err := results[i].Err; err != nil && allOrNothing {
 			return nil, own(err)
 		}
 	}
-	return results, e.insertGraphs(ctx, w)
+	return results, e.insert(ctx, w)
 }
 
-// lockKeys takes the right to insert under the batch's keys, before anything else is locked.
-func (e *enqueue) lockKeys(ctx context.Context, wait bool) error {
-	of := map[int64]capabilityKey{}
-	var keys []int64
-	for i := range e.batch {
-		s := e.batch[i].Spec
-		if s.IdempotencyKey == "" || e.taken(s) {
-			continue
-		}
-		k := idempotencyKey(s.Namespace, s.IdempotencyKey)
-		if _, twice := of[k]; !twice {
-			keys = append(keys, k)
-		}
-		of[k] = capabilityKey{s.Namespace, s.IdempotencyKey}
-	}
+// look takes the right to insert under the batch's keys, before anything else is locked; then, in
+// a later statement, it looks which of them are taken. A key that is taken keeps its execution and
+// its content: whoever waits for keys does not wait for those.
+func (e *enqueue) look(ctx context.Context, wait bool) error {
+	e.known, e.mine = map[capabilityKey]dbsqlc.FindExecutionsByKeyRow{}, set{}
 	e.busy = map[capabilityKey]bool{}
+	var list []call
+	if !wait {
+		list = e.tryKeys(ctx)
+	}
+	list = append(list, e.findExisting(ctx)...)
+	list = append(list, func(q *dbsqlc.Queries) error {
+		now, err := q.Now(ctx)
+		e.now = now.Time.UTC()
+		return err
+	})
+	if e.t.again {
+		list = append(list, func(q *dbsqlc.Queries) error {
+			found, err := q.ExistingExecutions(ctx, e.ids())
+			e.mine = setOf(found)
+			return wrap("find own executions", err)
+		})
+	}
+	if err := e.t.together(ctx, list...); err != nil || !wait {
+		return err
+	}
+	keys := slices.Collect(maps.Keys(e.keys()))
 	if len(keys) == 0 {
 		return nil
 	}
-	if wait {
-		defer e.t.locking(time.Now())
-		_, err := e.t.q.KeyLocks(ctx, keys)
+	defer e.t.locking(time.Now())
+	return e.t.together(ctx, append([]call{func(q *dbsqlc.Queries) error {
+		_, err := q.KeyLocks(ctx, keys)
 		return wrap("lock keys", err)
-	}
-	rows, err := e.t.q.TryLocks(ctx, keys)
-	for _, r := range rows {
-		if !r.Locked {
-			e.busy[of[r.Key]] = true
-		}
-	}
-	return wrap("try keys", err)
+	}}, e.findExisting(ctx)...)...)
 }
 
-// insertExecutions inserts the rows of those whose keys are free, and of all without a key.
-// After an unknown commit those that are there already count as created: by this very batch.
-func (e *enqueue) insertExecutions(ctx context.Context, w *writes) error {
-	var p dbsqlc.InsertExecutionsParams
-	mine, err := e.committedBefore(ctx)
-	if err != nil {
-		return err
-	}
-	seen := map[capabilityKey]bool{} // keys within the batch: the first one counts
+// keys are the keys that are not taken, by what is locked for them.
+func (e *enqueue) keys() map[int64]capabilityKey {
+	of := map[int64]capabilityKey{}
 	for i := range e.batch {
-		n := &e.batch[i]
-		key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
-		exec, edges := task.NewExecution(n.Spec, n.IDs, e.now)
-		e.executions[n.IDs.Execution] = exec
-		if mine[n.IDs.Execution] {
-			e.created[n.IDs.Execution] = true
-			continue
+		if s := e.batch[i].Spec; s.IdempotencyKey != "" && !e.taken(s) {
+			of[idempotencyKey(s.Namespace, s.IdempotencyKey)] = capabilityKey{s.Namespace, s.IdempotencyKey}
 		}
-		if n.Spec.IdempotencyKey != "" && (seen[key] || e.busy[key] || e.taken(n.Spec)) {
-			continue
-		}
-		seen[key] = true
-		e.add(&p, w, n, exec, edges)
 	}
-	if len(p.Ids) == 0 {
+	return of
+}
+
+func (e *enqueue) tryKeys(ctx context.Context) []call {
+	of := e.keys()
+	if len(of) == 0 {
 		return nil
 	}
-	ids, err := e.t.q.InsertExecutions(ctx, p)
-	if err != nil {
-		return fmt.Errorf("insert executions: %w", err)
-	}
-	fresh := setOf(ids)
-	for id := range fresh {
-		e.created[id] = true
-	}
-	e.keepOnly(fresh, w)
-	return nil
+	return []call{func(q *dbsqlc.Queries) error {
+		rows, err := q.TryLocks(ctx, slices.Collect(maps.Keys(of)))
+		for _, r := range rows {
+			if !r.Locked {
+				e.busy[of[r.Key]] = true
+			}
+		}
+		return wrap("try keys", err)
+	}}
 }
 
-func (e *enqueue) committedBefore(ctx context.Context) (set, error) {
-	if !e.t.again {
-		return set{}, nil
-	}
+func (e *enqueue) ids() []uuid.UUID {
 	ids := make([]uuid.UUID, len(e.batch))
 	for i := range e.batch {
 		ids[i] = e.batch[i].IDs.Execution
 	}
-	found, err := e.t.q.ExistingExecutions(ctx, ids)
-	return setOf(found), err
+	return ids
 }
 
-func (e *enqueue) add(p *dbsqlc.InsertExecutionsParams, w *writes, n *scheduler.NewExecution, exec *task.Execution, edges []task.Edge) {
+// accept prepares the rows of those whose keys are free, and of all without a key. After an unknown
+// commit those that are there already count as created: by this very batch.
+func (e *enqueue) accept(w *writes) {
+	for i := range e.batch {
+		n := &e.batch[i]
+		key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
+		keyed := n.Spec.IdempotencyKey != ""
+		mine := e.mine[n.IDs.Execution]
+		if keyed && !mine && (e.busy[key] || e.taken(n.Spec)) {
+			continue
+		}
+		exec, edges := task.NewExecution(n.Spec, n.IDs, e.now)
+		e.executions[n.IDs.Execution] = exec
+		e.created[n.IDs.Execution] = true
+		if keyed { // The first one within the batch counts.
+			e.known[key] = dbsqlc.FindExecutionsByKeyRow{ID: n.IDs.Execution, ContentHash: n.Hash}
+		}
+		if !mine {
+			e.add(w, n, exec, edges)
+		}
+	}
+}
+
+func (e *enqueue) add(w *writes, n *scheduler.NewExecution, exec *task.Execution, edges []task.Edge) {
+	p := &e.rows
 	c := exec.TakeChanges(e.t.s.selects)
 	d := exec.Data()
 	p.Ids = append(p.Ids, d.ID)
@@ -249,70 +246,39 @@ func (e *enqueue) addStep(execution uuid.UUID, spec *task.ExecutionSpec, step *t
 	}
 }
 
-// keepOnly takes back what was prepared for executions whose key turned out to be taken.
-func (e *enqueue) keepOnly(fresh set, w *writes) {
-	all := true
-	for i := range e.steps.ExecutionIds {
-		all = all && fresh[e.steps.ExecutionIds[i]]
-	}
-	if all {
-		return
-	}
-	batch := e.batch
-	e.steps, e.edges, e.payloads = dbsqlc.InsertStepsParams{}, dbsqlc.InsertEdgesParams{}, dbsqlc.PutPayloadsParams{}
-	*w = writes{}
-	for i := range batch {
-		if n := &batch[i]; fresh[n.IDs.Execution] {
-			exec, edges := task.NewExecution(n.Spec, n.IDs, e.now)
-			e.add(&dbsqlc.InsertExecutionsParams{}, w, n, exec, edges)
-			e.executions[n.IDs.Execution] = exec
-		}
-	}
-}
-
-// taken tells whether a key was taken before this transaction looked for the first time.
+// taken tells whether a key has its execution.
 func (e *enqueue) taken(s *task.ExecutionSpec) bool {
 	_, found := e.known[capabilityKey{s.Namespace, s.IdempotencyKey}]
 	return found
 }
 
-// findExisting reads what is there under keys: at first under all, then, in a statement later
-// than the insert that waited for them, under those that were not free.
-func (e *enqueue) findExisting(ctx context.Context) (map[capabilityKey]dbsqlc.FindExecutionsByKeyRow, error) {
+// findExisting reads what is there under the keys of which nothing is known yet.
+func (e *enqueue) findExisting(ctx context.Context) []call {
 	var p dbsqlc.FindExecutionsByKeyParams
-	for i := range e.batch {
-		n := &e.batch[i]
-		key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
-		if n.Spec.IdempotencyKey != "" && !e.created[n.IDs.Execution] && !e.busy[key] && !e.taken(n.Spec) {
-			p.Namespaces = append(p.Namespaces, n.Spec.Namespace)
-			p.IdempotencyKeys = append(p.IdempotencyKeys, n.Spec.IdempotencyKey)
-		}
+	for _, k := range e.keys() {
+		p.Namespaces = append(p.Namespaces, k.namespace)
+		p.IdempotencyKeys = append(p.IdempotencyKeys, k.name)
 	}
-	found := map[capabilityKey]dbsqlc.FindExecutionsByKeyRow{}
 	if len(p.Namespaces) == 0 {
-		return found, nil
+		return nil
 	}
-	rows, err := e.t.q.FindExecutionsByKey(ctx, p)
-	if err != nil {
-		return nil, fmt.Errorf("find executions by key: %w", err)
-	}
-	for _, r := range rows {
-		found[capabilityKey{r.Namespace, r.IdempotencyKey.String}] = r
-	}
-	return found, nil
+	return []call{func(q *dbsqlc.Queries) error {
+		rows, err := q.FindExecutionsByKey(ctx, p)
+		for _, r := range rows {
+			e.known[capabilityKey{r.Namespace, r.IdempotencyKey.String}] = r
+		}
+		return wrap("find executions by key", err)
+	}}
 }
 
-func (e *enqueue) answer(i int, existing map[capabilityKey]dbsqlc.FindExecutionsByKeyRow) scheduler.Result[scheduler.Enqueued] {
+func (e *enqueue) answer(i int) scheduler.Result[scheduler.Enqueued] {
 	n := &e.batch[i]
 	if e.created[n.IDs.Execution] {
 		return scheduler.Result[scheduler.Enqueued]{Value: scheduler.Enqueued{Execution: n.View(e.executions[n.IDs.Execution], e.now), Created: true}}
 	}
-	key := capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}
-	row, found := existing[key]
+	row, found := e.known[capabilityKey{n.Spec.Namespace, n.Spec.IdempotencyKey}]
 	switch {
-	case e.busy[key]:
-		return scheduler.Result[scheduler.Enqueued]{Err: scheduler.ErrBusy}
-	case !found: // it was there a moment ago: retention has taken it
+	case !found:
 		return scheduler.Result[scheduler.Enqueued]{Err: scheduler.ErrBusy}
 	case !bytes.Equal(row.ContentHash, n.Hash):
 		return scheduler.Result[scheduler.Enqueued]{Err: &scheduler.KeyReusedError{
@@ -356,16 +322,27 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 	}
 }
 
-func (e *enqueue) insertGraphs(ctx context.Context, w *writes) error {
-	var list []call
-	if len(e.steps.Ids) > 0 {
-		list = append(list, func(q *dbsqlc.Queries) error {
+// insert writes everything in one round trip. The keys were locked before they were looked at, so
+// that a row which is left out is none of ours: the whole is tried again.
+func (e *enqueue) insert(ctx context.Context, w *writes) error {
+	if len(e.rows.Ids) == 0 {
+		return nil
+	}
+	list := []call{
+		func(q *dbsqlc.Queries) error {
+			ids, err := q.InsertExecutions(ctx, e.rows)
+			if err == nil && len(ids) != len(e.rows.Ids) {
+				return errKeyTaken
+			}
+			return wrap("insert executions", err)
+		},
+		func(q *dbsqlc.Queries) error {
 			n, err := q.InsertSteps(ctx, e.steps)
 			if err == nil && int(n) != len(e.steps.Ids) {
 				return errCapabilityGone
 			}
 			return wrap("insert steps", err)
-		})
+		},
 	}
 	if len(e.edges.Children) > 0 {
 		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert edges", q.InsertEdges(ctx, e.edges)) })

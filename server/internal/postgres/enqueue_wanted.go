@@ -19,17 +19,16 @@ func (s *Store) wantedCapabilities(ctx context.Context, batch []scheduler.NewExe
 	if s.remembers(wanted) {
 		return wanted, nil
 	}
-	var taken map[capabilityKey]dbsqlc.FindExecutionsByKeyRow
+	var e *enqueue
 	err := s.tx(ctx, "look for keys", func(ctx context.Context, t *txn) error {
-		var err error
-		taken, err = (&enqueue{t: t, batch: batch}).findExisting(ctx)
-		return err
+		e = &enqueue{batch: batch, known: map[capabilityKey]dbsqlc.FindExecutionsByKeyRow{}}
+		return t.together(ctx, e.findExisting(ctx)...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	hashes := make(map[capabilityKey][]byte, len(taken))
-	for key, row := range taken {
+	hashes := make(map[capabilityKey][]byte, len(e.known))
+	for key, row := range e.known {
 		hashes[key] = row.ContentHash
 	}
 	clear(wanted)

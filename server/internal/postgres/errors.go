@@ -28,6 +28,10 @@ const (
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
 var errStale = errors.New("rows changed under their lock")
 
+// errKeyTaken says that an idempotency key was taken although it was locked and found to be free:
+// by somebody who does not lock keys.
+var errKeyTaken = errors.New("an idempotency key was taken by somebody who had not locked it")
+
 // fault is what an error of the driver means for the transaction that met it.
 type fault int
 
@@ -39,6 +43,9 @@ const (
 )
 
 func classify(err error) fault {
+	if errors.Is(err, errKeyTaken) {
+		return faultRetry
+	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {

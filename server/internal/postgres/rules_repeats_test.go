@@ -264,3 +264,49 @@ func TestRepeats_LostCommitOfAReturnAndAReplay(t *testing.T) {
 		}
 	})
 }
+
+// Rule 10. Somebody inserts under a key without having locked it (an older replica, a hand): the one
+// that waited for it finds it, and nothing of its own stays. Caught: no second try.
+func TestRepeats_AKeyThatWasNotLocked(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	first := newExecution(spec("a", 1, func(e *task.ExecutionSpec) { e.IdempotencyKey = "k" }))
+	if results, err := s.store.Enqueue(t.Context(), []scheduler.NewExecution{first}, false, false); err != nil || results[0].Err != nil {
+		t.Fatalf("enqueue: %v %v", err, results)
+	}
+	s.exec("UPDATE executions SET idempotency_key = 'elsewhere'")
+	tx, err := s.sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "UPDATE executions SET idempotency_key = 'k'"); err != nil {
+		t.Fatal(err)
+	}
+	again := newExecution(first.Spec)
+	var results []scheduler.Result[scheduler.Enqueued]
+	done := async(func() (err error) {
+		results, err = s.store.Enqueue(t.Context(), []scheduler.NewExecution{again, newExecution(spec("a", 1))}, false, false)
+		return err
+	})
+	s.eventually("an insert that waits", func() bool {
+		return query[int](s, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%InsertExecutions%'") > 0
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if r := results[0]; r.Err != nil || r.Value.Created || r.Value.Execution.ID != first.IDs.Execution {
+		t.Errorf("the same key: %+v", r)
+	}
+	if r := results[1]; r.Err != nil || !r.Value.Created {
+		t.Errorf("its neighbour: %+v", r)
+	}
+	if n := query[int](s, "SELECT count(*) FROM executions"); n != 2 {
+		t.Errorf("%d executions, want 2", n)
+	}
+	if n := query[int](s, "SELECT count(*) FROM steps WHERE execution_id NOT IN (SELECT id FROM executions)"); n != 0 {
+		t.Errorf("%d steps of no execution", n)
+	}
+}

@@ -3,14 +3,18 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
+	"github.com/leasehold/leasehold/server/internal/task"
 )
 
 // trips counts how a store's statements are sent.
@@ -125,3 +129,81 @@ func TestTogether_FailsAsAWhole(t *testing.T) {
 		t.Errorf("%d payloads, %v; want only the last one's", n, err)
 	}
 }
+
+// TestTransactions_RoundTrips counts how often PostgreSQL is waited for, COMMIT included, on the way
+// of an execution with one step: enqueue, claim, dispatch, report. Caught: any statement that is sent
+// by itself.
+func TestTransactions_RoundTrips(t *testing.T) {
+	t.Parallel()
+	s, c := newStand(t), &waits{}
+	if err := s.store.Trace(t.Context(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	w := s.register("w", "a", 10)
+	count := func(what string, want int, f func()) {
+		t.Helper()
+		for range 2 { // the first time statements are prepared too
+			before := c.n
+			f()
+			if got := c.n - before; got != want {
+				t.Errorf("%s: %d round trips, want %d", what, got, want)
+			}
+		}
+	}
+	s.enqueue(spec("a", 1)) // its capability is known
+	key := 0
+	count("enqueue", 3, func() { s.enqueue(spec("a", 1)) })
+	count("enqueue with a key", 3, func() {
+		key++
+		n := newExecution(spec("a", 1, func(e *task.ExecutionSpec) { e.IdempotencyKey = fmt.Sprint(key) }))
+		results, err := s.store.Enqueue(t.Context(), []scheduler.NewExecution{n}, false, false)
+		if err != nil || results[0].Err != nil {
+			t.Fatalf("enqueue: %v %v", err, results)
+		}
+	})
+	var claim uuid.UUID
+	var claimed []scheduler.Claimed
+	count("claim", 2, func() {
+		id, got := s.claim(w, 1)
+		claim, claimed = id, append(claimed, got)
+	})
+	for i, got := range claimed {
+		if len(got.Requests) != 1 {
+			t.Fatalf("claim %d: %+v", i, got)
+		}
+	}
+	count("free claims", 1, func() { _ = s.store.Free(t.Context(), claim, []uuid.UUID{claimed[1].Requests[0].StepID}) })
+	var leases []scheduler.LeaseView
+	count("claim, dispatch, and a look", 2+3+1+1, func() { leases = append(leases, s.lease(w, 1, time.Minute)...) })
+	count("report", 5, func() {
+		results, err := s.store.Report(t.Context(), []scheduler.Report{success(leases[0])}, false)
+		if err != nil || results[0].Err != nil {
+			t.Fatalf("report: %v %v", err, results)
+		}
+		leases = leases[1:]
+	})
+}
+
+// waits counts round trips, but for those that prepare statements.
+type waits struct{ n int }
+
+// TraceQueryStart counts a statement that is sent alone.
+func (c *waits) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n++
+	return ctx
+}
+
+// TraceQueryEnd has nothing to do.
+func (c *waits) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart counts a batch.
+func (c *waits) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.n++
+	return ctx
+}
+
+// TraceBatchQuery has nothing to do.
+func (c *waits) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd has nothing to do.
+func (c *waits) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
