@@ -96,7 +96,7 @@ func (r *reports) write(ended, late []int) error {
 		step := r.attempts[r.batch[i].AttemptID].StepID
 		e := r.g.of(step)
 		r.results[i].Value = scheduler.Reported{
-			StepState: e.Step(step).Data().State, ExecutionState: e.Data().State, NextDue: e.NextDue(step),
+			StepState: e.Step(step).Data().State, ExecutionState: e.Data().State, NextDue: e.NextDue(step), Opened: true,
 		}
 	}
 	return r.g.save()

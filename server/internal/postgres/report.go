@@ -86,7 +86,8 @@ func (r *reports) run(ctx context.Context) error {
 	if err := r.answerLate(ctx, ended); err != nil {
 		return err
 	}
-	list := r.g.writes().calls(ctx)
+	w := r.g.writes()
+	list := w.calls(ctx)
 	if len(payloads.StepIds) > 0 {
 		list = append(list, func(q *dbsqlc.Queries) error { return wrap("put payloads", q.PutPayloads(ctx, payloads)) })
 	}
@@ -94,7 +95,7 @@ func (r *reports) run(ctx context.Context) error {
 		return err
 	}
 	for id := range ended {
-		r.results[r.at[id]].Value = r.reported(id)
+		r.results[r.at[id]].Value = r.reported(id, len(w.requests.StepIds) > 0)
 	}
 	return nil
 }
@@ -239,6 +240,7 @@ func (r *reports) answerLate(ctx context.Context, ended set) error {
 			}
 			r.results[i].Value = scheduler.Reported{
 				Replayed: r.replays[id], StepState: l.stepState, ExecutionState: l.executionState, NextDue: l.nextDue,
+				Opened: true, // perhaps, by an earlier try
 			}
 			continue
 		}
@@ -264,10 +266,10 @@ func (r *reports) recordLate(ctx context.Context, execution uuid.UUID, l lateCal
 	return nil
 }
 
-func (r *reports) reported(attempt uuid.UUID) scheduler.Reported {
+func (r *reports) reported(attempt uuid.UUID, opened bool) scheduler.Reported {
 	step := r.where[attempt].StepID
 	e := r.g.of(step)
 	return scheduler.Reported{
-		StepState: e.Step(step).Data().State, ExecutionState: e.Data().State, NextDue: e.NextDue(step),
+		StepState: e.Step(step).Data().State, ExecutionState: e.Data().State, NextDue: e.NextDue(step), Opened: opened,
 	}
 }

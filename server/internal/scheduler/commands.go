@@ -95,6 +95,7 @@ type Reported struct {
 	StepState      task.StepState
 	ExecutionState task.ExecutionState
 	NextDue        *time.Time
+	Opened         bool // attempts are asked for that were not before, by this report or its neighbours
 }
 
 // Cancellation asks to stop an execution.

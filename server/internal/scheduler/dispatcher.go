@@ -68,7 +68,9 @@ func (d *dispatcher) hear(h Hint) {
 	case HintSession:
 		d.polls.recheck()
 	case HintSlots:
-		d.polls.unblock()
+		if !d.polls.unblock() {
+			return // nobody waits for a slot
+		}
 	case HintWork:
 	}
 	d.expectWork()
@@ -395,12 +397,14 @@ func (d *dispatcher) freeRest(ctx context.Context, claim uuid.UUID, claimed Clai
 // leaveOut notes polls that cannot take anything now, until something changes: those whose
 // worker has no free slot, and all that were offered when nothing of a claim could be placed.
 func (d *dispatcher) leaveOut(polls []*parkedPoll, offers []task.Offer, claimed Claimed, granted int) {
-	d.polls.mu.Lock()
-	defer d.polls.mu.Unlock()
+	var out []*parkedPoll
 	for i, p := range polls {
 		if claimed.Free[offers[i].WorkerID] <= 0 || granted == 0 && len(claimed.Requests) > 0 {
-			d.polls.leaveOut(p)
+			out = append(out, p)
 		}
+	}
+	if !d.polls.leaveOut(out) {
+		d.expectWork() // slots became free since they were counted
 	}
 }
 

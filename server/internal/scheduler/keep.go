@@ -39,11 +39,17 @@ func (s *Scheduler) flushRenewals(ctx context.Context, batch []Renewal, wait boo
 
 func (s *Scheduler) flushReports(ctx context.Context, batch []Report, wait bool) ([]Result[Reported], error) {
 	results, err := s.store.Report(ctx, batch, wait)
+	hints := []Hint{HintSlots, HintChange}
+	opened := false
 	for _, r := range results {
 		s.noteLate(LateReport, r.Err)
+		opened = opened || r.Value.Opened
+	}
+	if opened {
+		hints = append(hints, HintWork)
 	}
 	if err == nil {
-		s.hint(HintSlots, HintWork, HintChange)
+		s.hint(hints...)
 	}
 	return results, err
 }

@@ -77,6 +77,7 @@ type registry struct {
 	sessions map[uuid.UUID]*sessionInfo // by worker: its current session, as last seen
 	limit    int
 	round    uint64
+	freed    bool // since the round began slots became free
 	stopped  bool
 }
 
@@ -185,6 +186,7 @@ func (r *registry) beginRound() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.round++
+	r.freed = false
 	return r.round
 }
 
@@ -328,22 +330,36 @@ func (r *registry) recheck() {
 	r.each(func(p *parkedPoll) { p.fresh = true })
 }
 
-// unblock lets polls that were left out take part again.
-func (r *registry) unblock() {
+// unblock lets polls that were left out take part again, and tells whether there were any.
+func (r *registry) unblock() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.freed = true
+	if len(r.left) == 0 {
+		return false
+	}
 	for p := range r.left {
 		p.full = false
 	}
 	clear(r.left)
+	return true
 }
 
-// leaveOut leaves a poll out until something changes. The lock is held.
-func (r *registry) leaveOut(p *parkedPoll) {
-	if _, parked := r.polls[p]; parked {
-		p.full = true
-		r.left[p] = struct{}{}
+// leaveOut leaves polls out until something changes; none of them if something has changed since
+// the round began.
+func (r *registry) leaveOut(polls []*parkedPoll) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.freed {
+		return len(polls) == 0
 	}
+	for _, p := range polls {
+		if _, parked := r.polls[p]; parked {
+			p.full = true
+			r.left[p] = struct{}{}
+		}
+	}
+	return true
 }
 
 // count is how many polls are parked.
