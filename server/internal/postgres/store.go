@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
@@ -87,7 +86,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	sessionSettings(cfg.ConnConfig)
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		pgxuuid.Register(conn.TypeMap()) // else each id travels through text: a quarter of the server's time
+		registerIDs(conn)
 		return nil
 	}
 	cfg.MaxConns = defaultMaxConns
