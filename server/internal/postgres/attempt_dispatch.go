@@ -314,7 +314,10 @@ func (d *dispatch) write(ctx context.Context) error {
 func (d *dispatch) grants(ctx context.Context) ([]call, error) {
 	var attempts dbsqlc.InsertAttemptsParams
 	var leases dbsqlc.InsertLeasesParams
-	var answered []scheduler.DispatchItem
+	reserve(&attempts, len(d.granted))
+	reserve(&leases, len(d.granted))
+	answered := make([]scheduler.DispatchItem, 0, len(d.granted))
+	d.done.Leases = make([]scheduler.LeaseView, 0, len(d.granted))
 	for i, it := range d.granted {
 		w := d.workers[it.WorkerID]
 		e := d.g.of(it.StepID)

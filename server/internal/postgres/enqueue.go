@@ -75,7 +75,10 @@ func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler
 	if len(e.known) > 0 {
 		e.t.vouch() // the answer rests on what an earlier commit wrote
 	}
-	w := &writes{}
+	w := &writes{expected: len(e.batch)}
+	reserve(&e.rows, len(e.batch))
+	reserve(&e.steps, len(e.batch))
+	reserve(&e.payloads, len(e.batch))
 	e.accept(w)
 	results := make([]scheduler.Result[scheduler.Enqueued], len(e.batch))
 	for i := range e.batch {

@@ -21,6 +21,7 @@ type writes struct {
 	entries    dbsqlc.InsertEntriesParams
 	events     dbsqlc.InsertEventsParams
 	dropped    []uuid.UUID
+	expected   int // rows of a table, more or less
 	stopped    dbsqlc.StopLeasesParams
 	untimed    []uuid.UUID // closed executions that may have timers
 }
@@ -32,7 +33,8 @@ func (g *gate) save(ctx context.Context) error {
 
 // writes are what the domain decided of every locked execution.
 func (g *gate) writes() *writes {
-	w := &writes{tallies: map[endKey]int32{}}
+	w := &writes{tallies: map[endKey]int32{}, expected: len(g.stepOf)}
+	reserve(&w.executions, len(g.execs))
 	for id, e := range g.execs {
 		c := e.TakeChanges(g.t.s.selects)
 		if !c.Touched {
@@ -160,6 +162,9 @@ func (w *writes) execution(d *task.ExecutionData, base int64) {
 
 func (w *writes) step(d task.StepData) {
 	p := &w.steps
+	if p.Ids == nil {
+		reserve(p, w.expected)
+	}
 	p.Ids = append(p.Ids, d.ID)
 	p.States = append(p.States, storedState(d.State))
 	p.WaitingParents = append(p.WaitingParents, int32(d.WaitingParents))
@@ -178,6 +183,9 @@ func (w *writes) step(d task.StepData) {
 
 func (w *writes) end(d task.AttemptData) {
 	p := &w.ended
+	if p.Ids == nil {
+		reserve(p, w.expected)
+	}
 	p.Ids = append(p.Ids, d.ID)
 	p.States = append(p.States, string(d.State))
 	p.Reasons = append(p.Reasons, d.Reason)
@@ -190,6 +198,9 @@ func (w *writes) end(d task.AttemptData) {
 
 func (w *writes) request(r task.Request) {
 	p := &w.requests
+	if p.StepIds == nil {
+		reserve(p, w.expected)
+	}
 	p.StepIds = append(p.StepIds, r.StepID)
 	p.AttemptNumbers = append(p.AttemptNumbers, int32(r.Number))
 	p.AvailableAts = append(p.AvailableAts, instant(r.Due))
