@@ -24,6 +24,7 @@ const (
 	roundBytes     = 64 << 20 // of a round's answers in memory
 	errorPause     = 250 * time.Millisecond
 	answerReserve  = 64 << 10 // bytes of an answer that are not leases
+	fewGroups      = 100      // a claim looks for as many by itself
 )
 
 // dispatcher is the one that claims for all parked polls of a replica, in rounds. A thousand
@@ -46,7 +47,10 @@ type dispatcher struct {
 	quiet  map[Group]bool // groups of which nothing is due before the next look
 	beside background
 
-	lookedAt time.Time // when polls were last looked up; of the loop alone, monotonic
+	// Of the loop alone; monotonic.
+	lookedAt time.Time // when polls were last looked up
+	sawAt    time.Time // when it was last looked what is due
+	more     bool      // the last claim came back full: there is more
 }
 
 type dispatchStore interface {
@@ -238,7 +242,7 @@ func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error)
 		d.rounds.Round(did)
 	}()
 	round := d.polls.beginRound()
-	due, again, err := d.look(ctx)
+	due, again, err := d.lookUnlessMore(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -266,11 +270,14 @@ func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []tas
 		end(err, slog.Int("claimed", did.Claimed), slog.Int("granted", did.Granted), slog.Int("left", did.Left))
 	}()
 	claim := newID()
-	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
+	command := ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires}
+	claimed, err := d.store.Claim(ctx, command)
 	if err != nil {
 		return 0, err
 	}
 	did.Claimed = len(claimed.Requests)
+	_, total := command.Rooms(claimed.Free)
+	d.more = did.Claimed >= min(total, roundLimit)
 	_, endPlace := d.tracer.Child(ctx, "place")
 	placed := withinBytes(claimed.Requests, task.Place(claimed.Requests, offers, claimed.Free))
 	endPlace(nil, slog.Int("placed", len(placed)))
@@ -280,6 +287,7 @@ func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []tas
 	}
 	did.Granted = len(done.Granted)
 	did.Left = len(placed) - did.Granted - done.Dropped
+	d.more = d.more && did.Granted > 0
 	d.leaveOut(polls, offers, claimed, did.Granted)
 	return done.Dropped, nil
 }
@@ -293,6 +301,25 @@ func withinBytes(requests []task.Waiting, placed []task.Assignment) []task.Assig
 		}
 	}
 	return placed
+}
+
+// lookUnlessMore looks, unless the last claim came back full: the next one then offers all groups,
+// and finds by itself of which something is due. So no more than a second passes between two
+// looks, and one that brings nothing is followed by a look at once.
+func (d *dispatcher) lookUnlessMore(ctx context.Context) (due map[Group]bool, again time.Duration, err error) {
+	more := d.more && stopwatch().Sub(d.sawAt) < lookAtLeast
+	d.more = false
+	if more {
+		if groups := d.polls.groups(); len(groups) <= fewGroups {
+			due = make(map[Group]bool, len(groups))
+			for _, g := range groups {
+				due[g] = true
+			}
+			return due, 0, nil
+		}
+	}
+	d.sawAt = stopwatch()
+	return d.look(ctx)
 }
 
 // look asks of which groups something is due for the parked polls, and remembers those that
