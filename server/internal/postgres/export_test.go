@@ -84,6 +84,16 @@ func (s *Store) OtherServer() {
 	s.frontiers.started = s.frontiers.started.Add(-time.Hour)
 }
 
+// ForgetFrontiers makes the store look in full: for tests that move what the tables hold in time.
+func (s *Store) ForgetFrontiers() {
+	s.frontiers.mu.Lock()
+	defer s.frontiers.mu.Unlock()
+	s.frontiers.forget()
+	s.timers.mu.Lock()
+	defer s.timers.mu.Unlock()
+	s.timers.since = time.Time{}
+}
+
 // LookedInFull makes the store believe that it has just looked at all that it knows in full, and
 // will not for an hour.
 func (s *Store) LookedInFull() {
