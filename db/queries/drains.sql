@@ -32,8 +32,9 @@ WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id, d.created_at, d.kind;
 -- name: CountDrained :one
 -- How many workers with a session a drain is about, up to a bound, and the leases that they
 -- hold. Takes no lock; index workers_open, one namespace's workers; index leases_worker.
-SELECT count(*)::integer AS workers, COALESCE(sum((SELECT count(*) FROM leases l WHERE l.worker_id = w.id)), 0)::integer AS leases
-FROM (SELECT k.id FROM workers k
+SELECT count(*)::integer AS workers,
+    COALESCE(sum((SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)), 0)::integer AS leases
+FROM (SELECT k.id, k.leases_from FROM worker_states k
       WHERE k.namespace = @namespace AND k.session_id IS NOT NULL
         AND CASE @kind::text WHEN 'WORKER' THEN k.id::text WHEN 'NODE' THEN k.node ELSE k.version END = @value::text
       LIMIT @most::integer) w;

@@ -59,11 +59,22 @@ RETURNING l.attempt_id;
 
 -- name: ExpiredLeases :many
 -- Candidates of the sweeper, but for executions that were missed. Takes no lock: what is over is
--- decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
-SELECT attempt_id, execution_id, lease_version FROM leases
-WHERE expires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
-  AND (cardinality(@wanted::uuid[]) = 0 OR execution_id = ANY(@wanted::uuid[]))
-ORDER BY execution_id, attempt_id LIMIT @batch::integer;
+-- decided when they are deleted. Looks as SweepWork does.
+WITH size AS MATERIALIZED (
+    SELECT pg_relation_size('leases') <= GREATEST(@small::bigint, c.reltuples::bigint * @per_worker::bigint) AS whole
+    FROM pg_catalog.pg_class c WHERE c.oid = 'workers'::regclass
+)
+SELECT x.attempt_id, x.execution_id, x.lease_version FROM (
+    SELECT l.attempt_id, l.execution_id, l.lease_version FROM leases l
+    WHERE (SELECT whole FROM size) AND l.expires_at <= now()
+    UNION ALL
+    SELECT l.attempt_id, l.execution_id, l.lease_version FROM worker_states w CROSS JOIN LATERAL (
+        SELECT k.attempt_id, k.execution_id, k.lease_version FROM leases k
+        WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from AND k.expires_at <= now() OFFSET 0) l
+    WHERE NOT (SELECT whole FROM size)) x
+WHERE NOT x.execution_id = ANY(@skipped::uuid[])
+  AND (cardinality(@wanted::uuid[]) = 0 OR x.execution_id = ANY(@wanted::uuid[]))
+ORDER BY x.execution_id, x.attempt_id LIMIT @batch::integer;
 
 -- name: RenewLeases :many
 -- Renews leases locked before. Never shortens and never passes a deadline; only the session
@@ -93,24 +104,49 @@ SELECT attempt_id, lease_version FROM leases WHERE attempt_id = ANY(@attempt_ids
 
 -- name: CountLeases :many
 -- How many leases workers hold. Takes no lock (the workers' rows are locked where it decides);
--- index leases_worker.
-SELECT worker_id, count(*)::integer AS live FROM leases WHERE worker_id = ANY(@worker_ids::uuid[]) GROUP BY worker_id;
+-- primary keys of workers and lease_floors, index leases_worker from the floor on.
+SELECT w.id AS worker_id, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
+FROM worker_states w WHERE w.id = ANY(@worker_ids::uuid[]);
+
+-- name: PutFloor :exec
+-- No live lease of a worker has a lower version from now on. Under the worker's lock; locks the
+-- new row; primary key.
+INSERT INTO lease_floors (worker_id, lease_version) VALUES (@worker_id, @lease_version) ON CONFLICT DO NOTHING;
+
+-- name: DropFloors :exec
+-- Floors of a worker that are above a version which was drawn just now: of a history that this
+-- database does not have, for it was restored from a dump. Under the worker's lock; locks and
+-- deletes the rows; primary key.
+DELETE FROM lease_floors WHERE worker_id = @worker_id AND lease_version > @lease_version;
+
+-- name: DeleteOldFloors :execrows
+-- Forgets floors with a newer one above them, some at a time. Locks and deletes the rows; walks
+-- the primary key up to the bound, then by place. Chosen into an array as in ClaimHeads.
+DELETE FROM lease_floors WHERE ctid = ANY(ARRAY(
+    SELECT f.ctid FROM lease_floors f
+    WHERE EXISTS (SELECT FROM lease_floors n WHERE n.worker_id = f.worker_id AND n.lease_version > f.lease_version OFFSET 0)
+    ORDER BY f.worker_id, f.lease_version LIMIT @batch::integer FOR UPDATE SKIP LOCKED));
 
 -- name: LeasesOfEndedSessions :many
 -- The leases of a worker's sessions that are over: a session never becomes current again, so
--- what is found stays so. Those of one that was opened since are its own. Takes no lock; index
--- leases_worker, primary key of workers.
-SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version FROM leases l
-WHERE l.worker_id = @worker_id
-  AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id)
+-- what is found stays so. Those of one that was opened since are its own. Takes no lock; primary
+-- keys of workers and lease_floors, index leases_worker from the floor on.
+SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version
+FROM worker_states w CROSS JOIN LATERAL (
+    SELECT k.attempt_id, k.execution_id, k.step_id, k.lease_version FROM leases k
+    WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from AND k.session_id IS DISTINCT FROM w.session_id OFFSET 0) l
+WHERE w.id = @worker_id
 ORDER BY l.execution_id, l.attempt_id LIMIT @batch::integer;
 
 -- name: LeasesOfRequests :many
--- The live leases that bear polls' request ids, of the session that asked. Takes no lock; index
--- leases_worker.
-SELECT l.attempt_id, l.session_id, l.request_id FROM leases l
-JOIN (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@session_ids::uuid[]) AS session_id, unnest(@request_ids::text[]) AS request_id) u
-  ON l.worker_id = u.worker_id AND l.session_id = u.session_id AND l.request_id = u.request_id;
+-- The live leases that bear polls' request ids, of the session that asked. Takes no lock;
+-- primary keys of workers and lease_floors, index leases_worker from the floor on.
+SELECT l.attempt_id, u.session_id::uuid AS session_id, u.request_id::text AS request_id
+FROM (SELECT unnest(@worker_ids::uuid[]) AS worker_id, unnest(@session_ids::uuid[]) AS session_id, unnest(@request_ids::text[]) AS request_id) u
+JOIN worker_states w ON w.id = u.worker_id
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id FROM leases k
+    WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from AND k.session_id = u.session_id AND k.request_id = u.request_id OFFSET 0) l;
 
 -- name: RaiseDeliveries :many
 -- A replay of grants: from now on only this delivery can hand them back, and it is told which
@@ -159,13 +195,16 @@ CROSS JOIN LATERAL (SELECT t.capability_id FROM steps t WHERE t.id = l.step_id O
 GROUP BY s.capability_id;
 
 -- name: LeasesOfWorker :many
--- The live leases of a worker, the oldest first. Takes no lock; index leases_worker, primary
--- keys. OFFSET 0 as in LeaseContents.
+-- The live leases of a worker, the oldest first. Takes no lock; index leases_worker from the
+-- floor on, primary keys. OFFSET 0 as in LeaseContents.
 SELECT l.attempt_id, l.lease_version, l.expires_at, a.number, a.leased_at, a.progress, a.progress_message,
     l.step_id, s.name AS step_name, c.name AS capability, l.execution_id, e.name AS execution_name
-FROM leases l
+FROM worker_states w
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id, k.lease_version, k.expires_at, k.step_id, k.execution_id FROM leases k
+    WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from OFFSET 0) l
 CROSS JOIN LATERAL (SELECT t.number, t.leased_at, t.progress, t.progress_message FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
 CROSS JOIN LATERAL (SELECT t.name, t.capability_id FROM steps t WHERE t.id = l.step_id OFFSET 0) s
 CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
 CROSS JOIN LATERAL (SELECT t.name FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
-WHERE l.worker_id = @worker_id ORDER BY a.leased_at, l.attempt_id LIMIT @most::integer;
+WHERE w.id = @worker_id ORDER BY a.leased_at, l.attempt_id LIMIT @most::integer;

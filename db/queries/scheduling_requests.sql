@@ -38,34 +38,21 @@ WHERE r.claim_id = @claim_id::uuid AND (r.step_id, r.attempt_number) IN (
     ORDER BY k.step_id, k.attempt_number FOR UPDATE SKIP LOCKED);
 
 -- name: ClaimRequests :many
--- Claims what the parked pollers can run, one group per (capability, node): per group its
--- priorities one by one from the highest (a loose walk over the index), of each the oldest
--- due; then merged by priority and due time before the limit. What a group cannot run is in
--- no range that is read. What bears this claim already is ours: a commit whose answer was lost. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
+-- Claims what the parked pollers can run, of levels (capability, node, priority) that were found
+-- by SurveyRequests, the highest priority first: of each level the oldest due from an instant on,
+-- before which nothing is left; then merged by priority and due time before the limit. What a
+-- level cannot run is in no range that is read. What bears this claim already is ours: a commit
+-- whose answer was lost. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
 -- equality on all columns before the order.
-WITH RECURSIVE wanted AS (
-    SELECT c.id AS capability_id, u.node, u.room
-    FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
-            unnest(@nodes::text[]) AS node, unnest(@rooms::integer[]) AS room) u
-    CROSS JOIN LATERAL (
-        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
-), levels AS (
-    SELECT w.capability_id, w.node, w.room,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
-         ORDER BY r.priority DESC LIMIT 1) AS priority
-    FROM wanted w
-    UNION ALL
-    SELECT l.capability_id, l.node, l.room,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
-         ORDER BY r.priority DESC LIMIT 1)
-    FROM levels l WHERE l.priority IS NOT NULL
-), picked AS (
+WITH picked AS (
     SELECT q.step_id, q.attempt_number, q.priority, q.available_at
-    FROM (SELECT lv.capability_id, lv.node, lv.room, lv.priority FROM levels lv WHERE lv.priority IS NOT NULL
-          ORDER BY lv.priority DESC) l
+    FROM (SELECT unnest(@capability_ids::integer[]) AS capability_id, unnest(@nodes::text[]) AS node, unnest(@priorities::integer[]) AS priority,
+            unnest(@sinces::timestamptz[]) AS since, unnest(@rooms::integer[]) AS room) l
+    CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.id = l.capability_id AND NOT k.paused OFFSET 0) c
     CROSS JOIN LATERAL (
         SELECT r.step_id, r.attempt_number, r.priority, r.available_at FROM scheduling_requests r
-        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+          AND r.available_at >= l.since AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = @claim_id::uuid)
         ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, @batch::integer) FOR UPDATE SKIP LOCKED) q
     ORDER BY l.priority DESC, q.available_at, q.step_id LIMIT @batch::integer
@@ -75,41 +62,57 @@ FROM picked p, capabilities c
 WHERE s.step_id = p.step_id AND s.attempt_number = p.attempt_number AND c.id = s.capability_id
 RETURNING s.step_id, s.attempt_number, s.execution_id, c.namespace, c.name AS capability, s.node, s.priority, s.available_at, s.answer_bytes;
 
--- name: NextRequestsDue :many
--- How long until something is due, of each group that the parked pollers can serve; groups of
--- which nothing waits are left out. Of each of a group's priorities the first one that is not
--- claimed counts; where all are claimed, the end of the oldest claim. Takes no lock; index
--- scheduling_requests_claim.
+-- name: SurveyRequests :many
+-- What waits of groups (capability, node) that parked polls can serve, level by level: a level
+-- is one priority of a group. Asked for are ranges of priorities, those between above and below.
+-- A range of one is a level that is known, and looked at from an instant on: before it nothing
+-- was left. Others are walked from the highest on (a loose walk over the index). Of each level:
+-- the oldest row, whoever has it, and how long until one is due: the first that is not claimed;
+-- where all are claimed, the end of the oldest claim. A range of a capability that is paused, or not
+-- there, was not looked at: it is told with capability 0. Place -1: there is nothing but the horizon.
+--
+-- The horizon, where it is asked for, is of use to later surveys. Takes no lock; index scheduling_requests_claim.
 WITH RECURSIVE wanted AS (
-    SELECT c.id AS capability_id, u.namespace, u.capability, u.node
-    FROM (SELECT unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability, unnest(@nodes::text[]) AS node) u
-    CROSS JOIN LATERAL (
-        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
+    SELECT u.place, c.id AS capability_id, u.node, u.above, u.below, u.since
+    FROM (SELECT unnest(@places::integer[]) AS place, unnest(@namespaces::text[]) AS namespace, unnest(@capabilities::text[]) AS capability,
+            unnest(@nodes::text[]) AS node, unnest(@aboves::integer[]) AS above, unnest(@belows::integer[]) AS below,
+            unnest(@sinces::timestamptz[]) AS since) u
+    LEFT JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c ON true
 ), levels AS (
-    SELECT w.capability_id, w.node,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
-         ORDER BY r.priority DESC LIMIT 1) AS priority
+    SELECT w.place, w.capability_id, w.node, w.above, w.since, CASE WHEN w.below = w.above + 2 THEN w.above + 1 ELSE
+        (SELECT r.priority::integer FROM scheduling_requests r
+         WHERE r.capability_id = w.capability_id AND r.node = w.node AND r.priority < w.below AND r.priority > w.above
+         ORDER BY r.priority DESC LIMIT 1) END AS priority
     FROM wanted w
     UNION ALL
-    SELECT l.capability_id, l.node,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
+    SELECT l.place, l.capability_id, l.node, l.above, l.since,
+        (SELECT r.priority::integer FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority AND r.priority > l.above
          ORDER BY r.priority DESC LIMIT 1)
-    FROM levels l WHERE l.priority IS NOT NULL
-), due AS (
-    SELECT l.capability_id, l.node, COALESCE(
-        (SELECT r.available_at FROM scheduling_requests r
-         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
-         ORDER BY r.available_at, r.step_id LIMIT 1),
-        (SELECT r.claim_expires_at FROM scheduling_requests r
-         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-         ORDER BY r.available_at, r.step_id LIMIT 1)) AS available_at
-    FROM levels l WHERE l.priority IS NOT NULL
+    FROM levels l WHERE l.priority > l.above + 1
+), found AS (
+    SELECT l.place, l.capability_id, l.priority, f.available_at AS oldest_at,
+        CASE WHEN f.claim_expires_at IS NULL OR f.claim_expires_at <= now() THEN f.available_at ELSE COALESCE(
+            (SELECT r.available_at FROM scheduling_requests r
+             WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at >= f.available_at
+               AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+             ORDER BY r.available_at, r.step_id LIMIT 1),
+            f.claim_expires_at) END AS due_at
+    FROM levels l
+    CROSS JOIN LATERAL (
+        SELECT r.available_at, r.claim_expires_at FROM scheduling_requests r
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at >= l.since
+        ORDER BY r.available_at, r.step_id LIMIT 1) f
+    WHERE l.capability_id IS NOT NULL AND l.priority IS NOT NULL
+    UNION ALL
+    SELECT w.place, NULL, NULL, NULL, NULL FROM wanted w WHERE w.capability_id IS NULL
 )
-SELECT w.namespace::text AS namespace, w.capability::text AS capability, w.node::text AS node, (min(d.available_at) - now())::interval AS remaining
-FROM due d JOIN wanted w ON w.capability_id = d.capability_id AND w.node = d.node
-WHERE d.available_at IS NOT NULL
-GROUP BY w.namespace, w.capability, w.node;
+SELECT COALESCE(v.place, -1)::integer AS place, COALESCE(v.capability_id, 0)::integer AS capability_id, COALESCE(v.priority, 0)::integer AS priority,
+    v.oldest_at::timestamptz AS oldest_at, (v.due_at - now())::interval AS remaining,
+    h.horizon::timestamptz AS horizon, h.server_started::timestamptz AS server_started
+FROM (SELECT CASE WHEN @ask::boolean THEN (SELECT x.horizon FROM horizons x) END AS horizon, pg_postmaster_start_time() AS server_started) h
+LEFT JOIN found v ON true;
 
 -- name: WaitingOfCapabilities :many
 -- How many requests of capabilities are due and how many are delayed, each counted up to a

@@ -5,9 +5,10 @@ SELECT unnest(@execution_ids::uuid[]), unnest(@kinds::text[]), unnest(@step_ids:
 ON CONFLICT (execution_id, kind, step_id) DO UPDATE SET fires_at = excluded.fires_at;
 
 -- name: DueTimers :many
--- Executions with a timer that is due. Takes no lock: they are locked, then looked at anew. Index timers_due.
+-- Executions with a timer that is due, from an instant on, before which none was left. Takes no
+-- lock: they are locked, then looked at anew. Index timers_due.
 SELECT DISTINCT t.execution_id FROM (
-    SELECT execution_id FROM timers WHERE fires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
+    SELECT execution_id FROM timers WHERE fires_at >= @since::timestamptz AND fires_at <= now() AND NOT execution_id = ANY(@skipped::uuid[])
       AND (cardinality(@wanted::uuid[]) = 0 OR execution_id = ANY(@wanted::uuid[]))
     ORDER BY fires_at LIMIT @batch::integer) t;
 

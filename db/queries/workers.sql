@@ -33,10 +33,14 @@ SELECT namespace FROM workers WHERE id = @id FOR KEY SHARE;
 
 -- name: WorkerLoads :many
 -- What workers hold and whether they are drained, by a statement later than the locks over them:
--- a drain that was committed before counts. Takes no lock; primary keys of workers and drains,
--- index leases_worker.
-SELECT w.id, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
-FROM worker_states w WHERE w.id = ANY(@ids::uuid[]);
+-- a drain that was committed before counts. Also the version of the oldest that is live, or 0,
+-- and the floor. Takes no lock; primary keys of workers, drains and lease_floors, index
+-- leases_worker from the floor on.
+SELECT w.id, w.drained::boolean AS drained, l.live, l.oldest_version, w.leases_from
+FROM worker_states w CROSS JOIN LATERAL (
+    SELECT count(*)::integer AS live, COALESCE(min(k.lease_version), 0)::bigint AS oldest_version
+    FROM leases k WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from) l
+WHERE w.id = ANY(@ids::uuid[]);
 
 -- name: FindWorkers :many
 -- Workers as committed. Takes no lock; primary keys of workers and drains.
@@ -86,7 +90,8 @@ DELETE FROM sessions WHERE id = ANY(ARRAY(
 -- lock; unique index (namespace, name), the other filters are looked at row by row; index
 -- leases_worker.
 SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
-    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+    w.last_seen_at, w.drained::boolean AS drained,
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
 FROM worker_states w
 WHERE w.namespace = @namespace AND w.name > @after::text
   AND (@node::text = '' OR w.node = @node::text) AND (@version::text = '' OR w.version = @version::text)
@@ -97,7 +102,8 @@ ORDER BY w.name LIMIT @page_size::integer;
 -- name: GetWorker :one
 -- One worker, with the leases that it holds. Takes no lock; primary key, index leases_worker.
 SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
-    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+    w.last_seen_at, w.drained::boolean AS drained,
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
 FROM worker_states w WHERE w.id = @id;
 
 -- name: CapableWorkers :many
@@ -105,7 +111,7 @@ FROM worker_states w WHERE w.id = @id;
 -- that they hold. Takes no lock; index workers_open, one namespace's workers up to a bound;
 -- index leases_worker.
 SELECT w.id, w.node, w.slots, w.last_seen_at, w.drained::boolean AS drained,
-    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
 FROM worker_states w
 WHERE w.namespace = @namespace AND w.session_id IS NOT NULL AND @capability::text = ANY(w.capabilities)
 ORDER BY w.id DESC LIMIT @most::integer;
@@ -115,11 +121,11 @@ ORDER BY w.id DESC LIMIT @most::integer;
 -- task.Standing, summed up. looked is how many workers with a session were looked at, up to a
 -- bound, those that came last first. Takes no lock; index workers_open, index leases_worker.
 WITH open AS MATERIALIZED (
-    SELECT w.id, w.slots, w.capabilities, w.last_seen_at, w.drained FROM worker_states w
+    SELECT w.id, w.slots, w.capabilities, w.last_seen_at, w.drained, w.leases_from FROM worker_states w
     WHERE w.namespace = @namespace AND w.session_id IS NOT NULL ORDER BY w.id DESC LIMIT @most::integer
 ), there AS MATERIALIZED (
     SELECT o.capabilities, o.drained, CASE WHEN o.drained THEN 0
-        ELSE GREATEST(o.slots - (SELECT count(*) FROM leases l WHERE l.worker_id = o.id), 0) END AS free
+        ELSE GREATEST(o.slots - (SELECT count(*) FROM leases l WHERE l.worker_id = o.id AND l.lease_version >= o.leases_from), 0) END AS free
     FROM open o WHERE o.last_seen_at > now() - @session_timeout::interval
 ), offers AS (
     SELECT x.name, t.drained, t.free FROM there t CROSS JOIN LATERAL unnest(t.capabilities) x (name)

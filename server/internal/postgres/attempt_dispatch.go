@@ -44,6 +44,7 @@ type dispatch struct {
 	gone     set // executions that are not there any more
 	workers  map[uuid.UUID]dbsqlc.LockWorkersRow
 	standing map[uuid.UUID]task.Standing // as counted, and the grants of this dispatch
+	loads    map[uuid.UUID]dbsqlc.WorkerLoadsRow
 	answered map[scheduler.PollKey]bool
 	versions []int64 // fencing tokens, growing
 	at       time.Time
@@ -184,6 +185,7 @@ func (d *dispatch) lockWorkers(ctx context.Context) []call {
 	d.answered = map[scheduler.PollKey]bool{}
 	d.workers = make(map[uuid.UUID]dbsqlc.LockWorkersRow, len(ids))
 	d.standing = make(map[uuid.UUID]task.Standing, len(ids))
+	d.loads = make(map[uuid.UUID]dbsqlc.WorkerLoadsRow, len(ids))
 	list := []call{
 		func(q *dbsqlc.Queries) error {
 			rows, err := q.LockWorkers(ctx, ids)
@@ -198,7 +200,7 @@ func (d *dispatch) lockWorkers(ctx context.Context) []call {
 			for _, w := range rows {
 				st := d.standing[w.ID]
 				st.Drained, st.Live = w.Drained, int(w.Live)
-				d.standing[w.ID] = st
+				d.standing[w.ID], d.loads[w.ID] = st, w
 			}
 			return wrap("read loads", err)
 		},
@@ -351,6 +353,7 @@ func (d *dispatch) grants(ctx context.Context) ([]call, error) {
 	list = append(list,
 		func(q *dbsqlc.Queries) error { return wrap("insert attempts", q.InsertAttempts(ctx, attempts)) },
 		func(q *dbsqlc.Queries) error { return wrap("insert leases", q.InsertLeases(ctx, leases)) })
+	list = append(list, d.moveFloors(ctx)...)
 	var polls dbsqlc.InsertAnsweredRequestsParams
 	for key := range pollsOf(answered) {
 		polls.SessionIds = append(polls.SessionIds, key.SessionID)

@@ -27,4 +27,5 @@ func (s *stand) pass(d time.Duration) {
 			GROUP BY t.table_name LOOP
 			EXECUTE format('UPDATE %I SET %s', c.table_name, c.sets);
 		END LOOP; END $$`)
+	s.store.ForgetFrontiers() // no time that passes moves what waits
 }

@@ -2,12 +2,14 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
+	"github.com/leasehold/leasehold/server/internal/scheduler"
 )
 
 // DispatchKey is the advisory key of one try of a step, for tests that hold it.
@@ -50,4 +52,64 @@ func (s *Store) Together(ctx context.Context, calls ...func(q *dbsqlc.Queries) e
 		list[i] = c
 	}
 	return s.tx(ctx, "together", func(ctx context.Context, t *txn) error { return t.together(ctx, list...) })
+}
+
+// Frontier is from when on something can wait at a priority of a group, as far as the store
+// remembers; zero is from the beginning.
+func (s *Store) Frontier(g scheduler.Group, priority int16) time.Time {
+	s.frontiers.mu.Lock()
+	defer s.frontiers.mu.Unlock()
+	if known := s.frontiers.groups[g]; known != nil {
+		return known.since[priority]
+	}
+	return time.Time{}
+}
+
+// ShiftFrontiers moves what the store remembers, as if PostgreSQL's clock had been ahead then.
+func (s *Store) ShiftFrontiers(d time.Duration) {
+	s.frontiers.mu.Lock()
+	defer s.frontiers.mu.Unlock()
+	s.frontiers.horizon, s.frontiers.asked = s.frontiers.horizon.Add(d), time.Time{}
+	for _, known := range s.frontiers.groups {
+		for p, at := range known.since {
+			known.since[p] = at.Add(d)
+		}
+	}
+}
+
+// OtherServer makes the store see that PostgreSQL was started again since.
+func (s *Store) OtherServer() {
+	s.frontiers.mu.Lock()
+	defer s.frontiers.mu.Unlock()
+	s.frontiers.started = s.frontiers.started.Add(-time.Hour)
+}
+
+// ForgetFrontiers makes the store look in full: for tests that move what the tables hold in time.
+func (s *Store) ForgetFrontiers() {
+	s.frontiers.mu.Lock()
+	defer s.frontiers.mu.Unlock()
+	s.frontiers.forget()
+	s.timers.mu.Lock()
+	defer s.timers.mu.Unlock()
+	s.timers.since = time.Time{}
+}
+
+// LookedInFull makes the store believe that it has just looked at all that it knows in full, and
+// will not for an hour.
+func (s *Store) LookedInFull() {
+	s.frontiers.mu.Lock()
+	defer s.frontiers.mu.Unlock()
+	for _, known := range s.frontiers.groups {
+		known.full = time.Now().Add(time.Hour)
+	}
+}
+
+// SweepByWorkers makes sweeps look worker by worker, as they do while leases has many dead rows.
+func (s *Store) SweepByWorkers() { s.smallLeases, s.leasesOfWorker = 0, 0 }
+
+// TimersFrom is from when on timers are left, as far as the store remembers.
+func (s *Store) TimersFrom() time.Time {
+	s.timers.mu.Lock()
+	defer s.timers.mu.Unlock()
+	return s.timers.since
 }

@@ -137,7 +137,7 @@ func (m *million) walk(when string) {
 		p.check(m.t, when, m.mode == "force_custom_plan")
 		total += p.buffers()
 		switch p.name {
-		case "ClaimRequests", "NextRequestsDue":
+		case "ClaimRequests", "SurveyRequests":
 			m.t.Logf("%s: %s reads %d buffers", when, p.name, p.buffers())
 			if p.buffers() > mostBuffers {
 				m.t.Errorf("%s: %s reads %d buffers for %d leases, want at most %d", when, p.name, p.buffers(), leasesOfAClaim, mostBuffers)
@@ -226,7 +226,7 @@ func TestPlans_MadeOnSmallTables(t *testing.T) {
 	}
 }
 
-// What one replica has claimed does not hide what is due behind it. Caught: NextRequestsDue that
+// What one replica has claimed does not hide what is due behind it. Caught: SurveyRequests that
 // looks at the first row only; a claim that stops at claimed ones.
 func TestClaim_WhatOthersClaimedHidesNothing(t *testing.T) {
 	t.Parallel()

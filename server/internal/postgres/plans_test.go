@@ -191,7 +191,7 @@ func literalsOf(ctx context.Context, conn *pgx.Conn, sql string, args []any) ([]
 
 // scans are the small tables that statements read as a whole, and say so.
 var scans = map[string][]string{
-	"SweepWork": {"leases"}, "ExpiredLeases": {"leases"}, "LockAllLeases": {"leases"}, "CreditLeases": {"leases"},
+	"SweepWork": {"leases", "workers"}, "ExpiredLeases": {"leases", "workers"}, "LockAllLeases": {"leases"}, "CreditLeases": {"leases"},
 	"CancelingExecutions": {"leases"}, "TouchLiveWorkers": {"workers"}, "RunningOfCapabilities": {"leases"},
 }
 
@@ -241,11 +241,11 @@ func (p planned) indexes() string {
 // intended are the indexes of the statements on the path of the work.
 var intended = map[string][]string{
 	"ClaimRequests":       {"scheduling_requests scheduling_requests_claim", "scheduling_requests scheduling_requests_pkey"},
-	"NextRequestsDue":     {"scheduling_requests scheduling_requests_claim"},
+	"SurveyRequests":      {"scheduling_requests scheduling_requests_claim"},
 	"FindWorkers":         {"workers workers_pkey", "drains drains_pkey"},
 	"LockWorkers":         {"workers workers_pkey"},
-	"WorkerLoads":         {"workers workers_pkey", "drains drains_pkey", "leases leases_worker"},
-	"CountLeases":         {"leases leases_worker"},
+	"WorkerLoads":         {"workers workers_pkey", "drains drains_pkey", "lease_floors lease_floors_pkey", "leases leases_worker"},
+	"CountLeases":         {"workers workers_pkey", "lease_floors lease_floors_pkey", "leases leases_worker"},
 	"LockClaimedRequests": {"scheduling_requests scheduling_requests_pkey"},
 	"AttemptsOfNumber":    {"attempts attempts_step_id_number_key"},
 	"LockCapabilities":    {"capabilities capabilities_pkey"},

@@ -67,6 +67,11 @@ type Store struct {
 	commits  func(transaction string, done bool)
 
 	sessionTimeout time.Duration
+	frontiers      frontiers
+	timers         timerFrontier
+	granted        grantCounts
+
+	smallLeases, leasesOfWorker int64 // bytes; see sweepWork
 
 	capabilities sync.Map // capabilityKey → true: those whose row was seen
 	remembered   atomic.Int64
@@ -102,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	s := &Store{
 		pool: pool, reads: dbsqlc.New(pool), log: c.Logger, epoch: c.Epoch, selected: map[task.EventType]bool{},
 		queries: make(chan struct{}, max(int(cfg.MaxConns)/3, 1)), observer: c.Observer, tracer: c.Tracer, sessionTimeout: defaultSessionTimeout,
-		commits: c.AroundCommit,
+		commits: c.AroundCommit, smallLeases: defaultSmallLeases, leasesOfWorker: defaultLeasesOfWorker,
 	}
 	if s.commits == nil {
 		s.commits = func(string, bool) {}

@@ -21,6 +21,11 @@ const (
 	tidyBatch    = 1000
 	shortOutage  = 5 * time.Second
 	outageSweeps = 5 // sweep intervals
+
+	// The table leases is scanned as a whole while it has at most so many bytes, or so many for
+	// each worker: a worker costs as much as some pages.
+	defaultSmallLeases    = 8 << 20
+	defaultLeasesOfWorker = 16 << 10
 )
 
 // BeginSweep takes the right to sweep for this round: the one row that holds the time of the
@@ -54,11 +59,25 @@ func (s *Store) BeginSweep(ctx context.Context, every time.Duration) (scheduler.
 		if err := t.q.StampSweep(ctx); err != nil {
 			return fmt.Errorf("stamp sweep: %w", err)
 		}
-		work, err := t.q.SweepWork(ctx)
-		start.LeasesOver, start.TimersDue = work.LeasesOver, work.TimersDue
-		return wrap("look for work", err)
+		start.LeasesOver, start.TimersDue, err = t.sweepWork(ctx)
+		return err
 	})
 	return start, err
+}
+
+// sweepWork looks whether anything is over or due.
+func (t *txn) sweepWork(ctx context.Context) (leases, timers bool, err error) {
+	h, err := t.q.Horizon(ctx)
+	if err != nil {
+		return false, false, fmt.Errorf("read horizon: %w", err)
+	}
+	since, began := t.s.timers.begin(h), time.Now() // monotonic
+	work, err := t.q.SweepWork(ctx, dbsqlc.SweepWorkParams{Small: t.s.smallLeases, PerWorker: t.s.leasesOfWorker, Since: fromBeginning(since)})
+	if err != nil {
+		return false, false, fmt.Errorf("look for work: %w", err)
+	}
+	t.s.timers.learn(since, h, work.NextTimer, began)
+	return work.LeasesOver, work.TimersDue, nil
 }
 
 // credit lengthens what was live at the last sweep: executions being stopped before leases.
@@ -96,7 +115,9 @@ func (s *Store) ExpireLeases(ctx context.Context, b scheduler.SweepBatch) (sched
 }
 
 func (t *txn) expireLeases(ctx context.Context, b scheduler.SweepBatch) (scheduler.Swept, error) {
-	rows, err := t.q.ExpiredLeases(ctx, dbsqlc.ExpiredLeasesParams{Skipped: orEmpty(b.Skipped), Wanted: orEmpty(b.Wait), Batch: int32(b.Limit)})
+	rows, err := t.q.ExpiredLeases(ctx, dbsqlc.ExpiredLeasesParams{
+		Small: t.s.smallLeases, PerWorker: t.s.leasesOfWorker, Skipped: orEmpty(b.Skipped), Wanted: orEmpty(b.Wait), Batch: int32(b.Limit),
+	})
 	if err != nil {
 		return scheduler.Swept{}, fmt.Errorf("find expired leases: %w", err)
 	}
@@ -189,7 +210,9 @@ func (s *Store) FireTimers(ctx context.Context, b scheduler.SweepBatch) (schedul
 	b = withLimit(b)
 	var swept scheduler.Swept
 	err := s.tx(ctx, "fire timers", func(ctx context.Context, t *txn) error {
-		due, err := t.q.DueTimers(ctx, dbsqlc.DueTimersParams{Skipped: orEmpty(b.Skipped), Wanted: orEmpty(b.Wait), Batch: int32(b.Limit)})
+		due, err := t.q.DueTimers(ctx, dbsqlc.DueTimersParams{
+			Since: s.timers.from(), Skipped: orEmpty(b.Skipped), Wanted: orEmpty(b.Wait), Batch: int32(b.Limit),
+		})
 		if err != nil {
 			return fmt.Errorf("find due timers: %w", err)
 		}
@@ -301,6 +324,7 @@ func (t *txn) deleteLiveLeases(ctx context.Context, e *task.Execution) error {
 func (s *Store) Tidy(ctx context.Context) error {
 	for what, forget := range map[string]func(context.Context, int32) (int64, error){
 		"forget answered polls": s.reads.DeleteOldAnsweredRequests,
+		"forget floors":         s.reads.DeleteOldFloors,
 		"forget sessions":       s.reads.DeleteOldSessions,
 		"sum up tallies":        s.reads.SumTallies,
 		"forget tallies":        s.reads.DeleteOldTallies,

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ const (
 	roundBytes     = 64 << 20 // of a round's answers in memory
 	errorPause     = 250 * time.Millisecond
 	answerReserve  = 64 << 10 // bytes of an answer that are not leases
+	fewGroups      = 100      // a claim looks for as many by itself
 )
 
 // dispatcher is the one that claims for all parked polls of a replica, in rounds. A thousand
@@ -46,7 +48,10 @@ type dispatcher struct {
 	quiet  map[Group]bool // groups of which nothing is due before the next look
 	beside background
 
-	lookedAt time.Time // when polls were last looked up; of the loop alone, monotonic
+	// Of the loop alone; monotonic.
+	lookedAt time.Time // when polls were last looked up
+	sawAt    time.Time          // when it was last looked what is due
+	more     map[task.Need]bool // groups of which a claim came back full: there is more
 }
 
 type dispatchStore interface {
@@ -240,7 +245,7 @@ func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error)
 		d.rounds.Round(did)
 	}()
 	round := d.polls.beginRound()
-	due, again, err := d.look(ctx)
+	due, again, err := d.lookUnlessMore(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -268,11 +273,13 @@ func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []tas
 		end(err, slog.Int("claimed", did.Claimed), slog.Int("granted", did.Granted), slog.Int("left", did.Left))
 	}()
 	claim := newID()
-	claimed, err := d.store.Claim(ctx, ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires})
+	command := ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires}
+	claimed, err := d.store.Claim(ctx, command)
 	if err != nil {
 		return 0, err
 	}
 	did.Claimed = len(claimed.Requests)
+	more := fullOf(command, claimed)
 	_, endPlace := d.tracer.Child(ctx, "place")
 	placed := withinBytes(claimed.Requests, task.Place(claimed.Requests, offers, claimed.Free))
 	endPlace(nil, slog.Int("placed", len(placed)))
@@ -282,8 +289,34 @@ func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []tas
 	}
 	did.Granted = len(done.Granted)
 	did.Left = len(placed) - did.Granted - done.Dropped
+	if did.Granted > 0 {
+		d.more = more
+	}
 	d.leaveOut(polls, offers, claimed, did.Granted)
 	return done.Dropped, nil
+}
+
+// fullOf are the groups of a claim that got as much as the polls have room for that can take of it.
+func fullOf(c ClaimCommand, claimed Claimed) map[task.Need]bool {
+	groups := map[task.Need]bool{}
+	for i := range claimed.Requests {
+		r := &claimed.Requests[i]
+		groups[task.Need{Namespace: r.Namespace, Capability: r.Capability, Node: r.Node}] = true
+	}
+	able := ClaimCommand{}
+	for _, o := range c.Offers {
+		reach := task.Reach{Namespace: o.Namespace, Node: o.Node, Capabilities: o.Capabilities}
+		for g := range groups {
+			if reach.Hinders(g) == task.NotHindered {
+				able.Offers = append(able.Offers, o)
+				break
+			}
+		}
+	}
+	if _, total := able.Rooms(claimed.Free); len(claimed.Requests) < min(total, c.Limit) {
+		return nil
+	}
+	return groups
 }
 
 // withinBytes bounds what the answers of a round weigh together in memory, one at least.
@@ -297,13 +330,33 @@ func withinBytes(requests []task.Waiting, placed []task.Assignment) []task.Assig
 	return placed
 }
 
-// look asks of which groups something is due for the parked polls, and remembers those that
-// are quiet until the next look.
-func (d *dispatcher) look(ctx context.Context) (due map[Group]bool, again time.Duration, err error) {
+// lookUnlessMore looks, unless the last claim of what the polls can serve came back full: the next
+// one then offers all groups, and finds by itself of which something is due. So no more than a
+// second passes between two looks, and a claim that brings nothing is followed by one at once.
+func (d *dispatcher) lookUnlessMore(ctx context.Context) (due map[Group]bool, again time.Duration, err error) {
 	groups := d.polls.groups()
 	if len(groups) == 0 {
 		return nil, lookAtLeast, nil
 	}
+	more := slices.ContainsFunc(groups, func(g Group) bool { return d.more[task.Need(g)] })
+	if !more && len(d.more) > 0 {
+		return d.look(ctx, groups) // others than those of which there is more
+	}
+	d.more = nil
+	if !more || len(groups) > fewGroups || stopwatch().Sub(d.sawAt) >= lookAtLeast {
+		d.sawAt = stopwatch()
+		return d.look(ctx, groups)
+	}
+	due = make(map[Group]bool, len(groups))
+	for _, g := range groups {
+		due[g] = true
+	}
+	return due, 0, nil
+}
+
+// look asks of which groups something is due for the parked polls, and remembers those that
+// are quiet until the next look.
+func (d *dispatcher) look(ctx context.Context, groups []Group) (due map[Group]bool, again time.Duration, err error) {
 	waiting, err := d.store.NextDue(ctx, groups)
 	if err != nil {
 		return nil, 0, err

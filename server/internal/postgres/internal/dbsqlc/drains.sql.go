@@ -33,8 +33,9 @@ func (q *Queries) AwaitDispatchesToWorkers(ctx context.Context, arg AwaitDispatc
 }
 
 const countDrained = `-- name: CountDrained :one
-SELECT count(*)::integer AS workers, COALESCE(sum((SELECT count(*) FROM leases l WHERE l.worker_id = w.id)), 0)::integer AS leases
-FROM (SELECT k.id FROM workers k
+SELECT count(*)::integer AS workers,
+    COALESCE(sum((SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)), 0)::integer AS leases
+FROM (SELECT k.id, k.leases_from FROM worker_states k
       WHERE k.namespace = $1 AND k.session_id IS NOT NULL
         AND CASE $2::text WHEN 'WORKER' THEN k.id::text WHEN 'NODE' THEN k.node ELSE k.version END = $3::text
       LIMIT $4::integer) w

@@ -50,7 +50,8 @@ func (q *Queries) AnsweredRequests(ctx context.Context, arg AnsweredRequestsPara
 }
 
 const countLeases = `-- name: CountLeases :many
-SELECT worker_id, count(*)::integer AS live FROM leases WHERE worker_id = ANY($1::uuid[]) GROUP BY worker_id
+SELECT w.id AS worker_id, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
+FROM worker_states w WHERE w.id = ANY($1::uuid[])
 `
 
 type CountLeasesRow struct {
@@ -59,7 +60,7 @@ type CountLeasesRow struct {
 }
 
 // How many leases workers hold. Takes no lock (the workers' rows are locked where it decides);
-// index leases_worker.
+// primary keys of workers and lease_floors, index leases_worker from the floor on.
 func (q *Queries) CountLeases(ctx context.Context, workerIds []uuid.UUID) ([]CountLeasesRow, error) {
 	rows, err := q.db.Query(ctx, countLeases, workerIds)
 	if err != nil {
@@ -206,6 +207,23 @@ func (q *Queries) DeleteOldAnsweredRequests(ctx context.Context, batch int32) (i
 	return result.RowsAffected(), nil
 }
 
+const deleteOldFloors = `-- name: DeleteOldFloors :execrows
+DELETE FROM lease_floors WHERE ctid = ANY(ARRAY(
+    SELECT f.ctid FROM lease_floors f
+    WHERE EXISTS (SELECT FROM lease_floors n WHERE n.worker_id = f.worker_id AND n.lease_version > f.lease_version OFFSET 0)
+    ORDER BY f.worker_id, f.lease_version LIMIT $1::integer FOR UPDATE SKIP LOCKED))
+`
+
+// Forgets floors with a newer one above them, some at a time. Locks and deletes the rows; walks
+// the primary key up to the bound, then by place. Chosen into an array as in ClaimHeads.
+func (q *Queries) DeleteOldFloors(ctx context.Context, batch int32) (int64, error) {
+	result, err := q.db.Exec(ctx, deleteOldFloors, batch)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const deleteUndeliveredLeases = `-- name: DeleteUndeliveredLeases :many
 DELETE FROM leases l
 USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version,
@@ -313,17 +331,47 @@ func (q *Queries) DrawLeaseVersionsOfEpoch(ctx context.Context, arg DrawLeaseVer
 	return items, nil
 }
 
+const dropFloors = `-- name: DropFloors :exec
+DELETE FROM lease_floors WHERE worker_id = $1 AND lease_version > $2
+`
+
+type DropFloorsParams struct {
+	WorkerID     uuid.UUID
+	LeaseVersion int64
+}
+
+// Floors of a worker that are above a version which was drawn just now: of a history that this
+// database does not have, for it was restored from a dump. Under the worker's lock; locks and
+// deletes the rows; primary key.
+func (q *Queries) DropFloors(ctx context.Context, arg DropFloorsParams) error {
+	_, err := q.db.Exec(ctx, dropFloors, arg.WorkerID, arg.LeaseVersion)
+	return err
+}
+
 const expiredLeases = `-- name: ExpiredLeases :many
-SELECT attempt_id, execution_id, lease_version FROM leases
-WHERE expires_at <= now() AND NOT execution_id = ANY($1::uuid[])
-  AND (cardinality($2::uuid[]) = 0 OR execution_id = ANY($2::uuid[]))
-ORDER BY execution_id, attempt_id LIMIT $3::integer
+WITH size AS MATERIALIZED (
+    SELECT pg_relation_size('leases') <= GREATEST($4::bigint, c.reltuples::bigint * $5::bigint) AS whole
+    FROM pg_catalog.pg_class c WHERE c.oid = 'workers'::regclass
+)
+SELECT x.attempt_id, x.execution_id, x.lease_version FROM (
+    SELECT l.attempt_id, l.execution_id, l.lease_version FROM leases l
+    WHERE (SELECT whole FROM size) AND l.expires_at <= now()
+    UNION ALL
+    SELECT l.attempt_id, l.execution_id, l.lease_version FROM worker_states w CROSS JOIN LATERAL (
+        SELECT k.attempt_id, k.execution_id, k.lease_version FROM leases k
+        WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from AND k.expires_at <= now() OFFSET 0) l
+    WHERE NOT (SELECT whole FROM size)) x
+WHERE NOT x.execution_id = ANY($1::uuid[])
+  AND (cardinality($2::uuid[]) = 0 OR x.execution_id = ANY($2::uuid[]))
+ORDER BY x.execution_id, x.attempt_id LIMIT $3::integer
 `
 
 type ExpiredLeasesParams struct {
-	Skipped []uuid.UUID
-	Wanted  []uuid.UUID
-	Batch   int32
+	Skipped   []uuid.UUID
+	Wanted    []uuid.UUID
+	Batch     int32
+	Small     int64
+	PerWorker int64
 }
 
 type ExpiredLeasesRow struct {
@@ -333,9 +381,15 @@ type ExpiredLeasesRow struct {
 }
 
 // Candidates of the sweeper, but for executions that were missed. Takes no lock: what is over is
-// decided when they are deleted. Scans the table, which is small and has no index on what renewals change.
+// decided when they are deleted. Looks as SweepWork does.
 func (q *Queries) ExpiredLeases(ctx context.Context, arg ExpiredLeasesParams) ([]ExpiredLeasesRow, error) {
-	rows, err := q.db.Query(ctx, expiredLeases, arg.Skipped, arg.Wanted, arg.Batch)
+	rows, err := q.db.Query(ctx, expiredLeases,
+		arg.Skipped,
+		arg.Wanted,
+		arg.Batch,
+		arg.Small,
+		arg.PerWorker,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -411,9 +465,11 @@ func (q *Queries) InsertLeases(ctx context.Context, arg InsertLeasesParams) erro
 }
 
 const leasesOfEndedSessions = `-- name: LeasesOfEndedSessions :many
-SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version FROM leases l
-WHERE l.worker_id = $1
-  AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id AND w.session_id = l.session_id)
+SELECT l.attempt_id, l.execution_id, l.step_id, l.lease_version
+FROM worker_states w CROSS JOIN LATERAL (
+    SELECT k.attempt_id, k.execution_id, k.step_id, k.lease_version FROM leases k
+    WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from AND k.session_id IS DISTINCT FROM w.session_id OFFSET 0) l
+WHERE w.id = $1
 ORDER BY l.execution_id, l.attempt_id LIMIT $2::integer
 `
 
@@ -430,8 +486,8 @@ type LeasesOfEndedSessionsRow struct {
 }
 
 // The leases of a worker's sessions that are over: a session never becomes current again, so
-// what is found stays so. Those of one that was opened since are its own. Takes no lock; index
-// leases_worker, primary key of workers.
+// what is found stays so. Those of one that was opened since are its own. Takes no lock; primary
+// keys of workers and lease_floors, index leases_worker from the floor on.
 func (q *Queries) LeasesOfEndedSessions(ctx context.Context, arg LeasesOfEndedSessionsParams) ([]LeasesOfEndedSessionsRow, error) {
 	rows, err := q.db.Query(ctx, leasesOfEndedSessions, arg.WorkerID, arg.Batch)
 	if err != nil {
@@ -458,9 +514,12 @@ func (q *Queries) LeasesOfEndedSessions(ctx context.Context, arg LeasesOfEndedSe
 }
 
 const leasesOfRequests = `-- name: LeasesOfRequests :many
-SELECT l.attempt_id, l.session_id, l.request_id FROM leases l
-JOIN (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::uuid[]) AS session_id, unnest($3::text[]) AS request_id) u
-  ON l.worker_id = u.worker_id AND l.session_id = u.session_id AND l.request_id = u.request_id
+SELECT l.attempt_id, u.session_id::uuid AS session_id, u.request_id::text AS request_id
+FROM (SELECT unnest($1::uuid[]) AS worker_id, unnest($2::uuid[]) AS session_id, unnest($3::text[]) AS request_id) u
+JOIN worker_states w ON w.id = u.worker_id
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id FROM leases k
+    WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from AND k.session_id = u.session_id AND k.request_id = u.request_id OFFSET 0) l
 `
 
 type LeasesOfRequestsParams struct {
@@ -475,8 +534,8 @@ type LeasesOfRequestsRow struct {
 	RequestID string
 }
 
-// The live leases that bear polls' request ids, of the session that asked. Takes no lock; index
-// leases_worker.
+// The live leases that bear polls' request ids, of the session that asked. Takes no lock;
+// primary keys of workers and lease_floors, index leases_worker from the floor on.
 func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsParams) ([]LeasesOfRequestsRow, error) {
 	rows, err := q.db.Query(ctx, leasesOfRequests, arg.WorkerIds, arg.SessionIds, arg.RequestIds)
 	if err != nil {
@@ -500,12 +559,15 @@ func (q *Queries) LeasesOfRequests(ctx context.Context, arg LeasesOfRequestsPara
 const leasesOfWorker = `-- name: LeasesOfWorker :many
 SELECT l.attempt_id, l.lease_version, l.expires_at, a.number, a.leased_at, a.progress, a.progress_message,
     l.step_id, s.name AS step_name, c.name AS capability, l.execution_id, e.name AS execution_name
-FROM leases l
+FROM worker_states w
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id, k.lease_version, k.expires_at, k.step_id, k.execution_id FROM leases k
+    WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from OFFSET 0) l
 CROSS JOIN LATERAL (SELECT t.number, t.leased_at, t.progress, t.progress_message FROM attempts t WHERE t.id = l.attempt_id OFFSET 0) a
 CROSS JOIN LATERAL (SELECT t.name, t.capability_id FROM steps t WHERE t.id = l.step_id OFFSET 0) s
 CROSS JOIN LATERAL (SELECT t.name FROM capabilities t WHERE t.id = s.capability_id OFFSET 0) c
 CROSS JOIN LATERAL (SELECT t.name FROM executions t WHERE t.id = l.execution_id OFFSET 0) e
-WHERE l.worker_id = $1 ORDER BY a.leased_at, l.attempt_id LIMIT $2::integer
+WHERE w.id = $1 ORDER BY a.leased_at, l.attempt_id LIMIT $2::integer
 `
 
 type LeasesOfWorkerParams struct {
@@ -528,8 +590,8 @@ type LeasesOfWorkerRow struct {
 	ExecutionName   string
 }
 
-// The live leases of a worker, the oldest first. Takes no lock; index leases_worker, primary
-// keys. OFFSET 0 as in LeaseContents.
+// The live leases of a worker, the oldest first. Takes no lock; index leases_worker from the
+// floor on, primary keys. OFFSET 0 as in LeaseContents.
 func (q *Queries) LeasesOfWorker(ctx context.Context, arg LeasesOfWorkerParams) ([]LeasesOfWorkerRow, error) {
 	rows, err := q.db.Query(ctx, leasesOfWorker, arg.WorkerID, arg.Most)
 	if err != nil {
@@ -672,6 +734,22 @@ func (q *Queries) LockLeasesWaiting(ctx context.Context, attemptIds []uuid.UUID)
 		return nil, err
 	}
 	return items, nil
+}
+
+const putFloor = `-- name: PutFloor :exec
+INSERT INTO lease_floors (worker_id, lease_version) VALUES ($1, $2) ON CONFLICT DO NOTHING
+`
+
+type PutFloorParams struct {
+	WorkerID     uuid.UUID
+	LeaseVersion int64
+}
+
+// No live lease of a worker has a lower version from now on. Under the worker's lock; locks the
+// new row; primary key.
+func (q *Queries) PutFloor(ctx context.Context, arg PutFloorParams) error {
+	_, err := q.db.Exec(ctx, putFloor, arg.WorkerID, arg.LeaseVersion)
+	return err
 }
 
 const raiseDeliveries = `-- name: RaiseDeliveries :many

@@ -93,6 +93,11 @@ type Execution struct {
 	Outcome           pgtype.Text
 }
 
+type Horizon struct {
+	Horizon       pgtype.Timestamptz
+	ServerStarted pgtype.Timestamptz
+}
+
 type Lease struct {
 	AttemptID    uuid.UUID
 	StepID       uuid.UUID
@@ -108,6 +113,11 @@ type Lease struct {
 	Duration     pgtype.Interval
 	Delivery     int32
 	Renewed      bool
+}
+
+type LeaseFloor struct {
+	WorkerID     uuid.UUID
+	LeaseVersion int64
 }
 
 type LeaseRequest struct {
@@ -285,4 +295,5 @@ type WorkerState struct {
 	RegisteredAt pgtype.Timestamptz
 	LastSeenAt   pgtype.Timestamptz
 	Drained      pgtype.Bool
+	LeasesFrom   int64
 }

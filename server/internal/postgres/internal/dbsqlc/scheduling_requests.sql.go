@@ -13,32 +13,18 @@ import (
 )
 
 const claimRequests = `-- name: ClaimRequests :many
-WITH RECURSIVE wanted AS (
-    SELECT c.id AS capability_id, u.node, u.room
-    FROM (SELECT unnest($3::text[]) AS namespace, unnest($4::text[]) AS capability,
-            unnest($5::text[]) AS node, unnest($6::integer[]) AS room) u
-    CROSS JOIN LATERAL (
-        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
-), levels AS (
-    SELECT w.capability_id, w.node, w.room,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
-         ORDER BY r.priority DESC LIMIT 1) AS priority
-    FROM wanted w
-    UNION ALL
-    SELECT l.capability_id, l.node, l.room,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
-         ORDER BY r.priority DESC LIMIT 1)
-    FROM levels l WHERE l.priority IS NOT NULL
-), picked AS (
+WITH picked AS (
     SELECT q.step_id, q.attempt_number, q.priority, q.available_at
-    FROM (SELECT lv.capability_id, lv.node, lv.room, lv.priority FROM levels lv WHERE lv.priority IS NOT NULL
-          ORDER BY lv.priority DESC) l
+    FROM (SELECT unnest($3::integer[]) AS capability_id, unnest($4::text[]) AS node, unnest($5::integer[]) AS priority,
+            unnest($6::timestamptz[]) AS since, unnest($7::integer[]) AS room) l
+    CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.id = l.capability_id AND NOT k.paused OFFSET 0) c
     CROSS JOIN LATERAL (
         SELECT r.step_id, r.attempt_number, r.priority, r.available_at FROM scheduling_requests r
-        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at <= now()
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
+          AND r.available_at >= l.since AND r.available_at <= now()
           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now() OR r.claim_id = $1::uuid)
-        ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, $7::integer) FOR UPDATE SKIP LOCKED) q
-    ORDER BY l.priority DESC, q.available_at, q.step_id LIMIT $7::integer
+        ORDER BY r.available_at, r.step_id LIMIT LEAST(l.room, $8::integer) FOR UPDATE SKIP LOCKED) q
+    ORDER BY l.priority DESC, q.available_at, q.step_id LIMIT $8::integer
 )
 UPDATE scheduling_requests s SET claim_id = $1::uuid, claim_expires_at = now() + $2::interval
 FROM picked p, capabilities c
@@ -49,9 +35,10 @@ RETURNING s.step_id, s.attempt_number, s.execution_id, c.namespace, c.name AS ca
 type ClaimRequestsParams struct {
 	ClaimID       uuid.UUID
 	ClaimDuration pgtype.Interval
-	Namespaces    []string
-	Capabilities  []string
+	CapabilityIds []int32
 	Nodes         []string
+	Priorities    []int32
+	Sinces        []pgtype.Timestamptz
 	Rooms         []int32
 	Batch         int32
 }
@@ -68,18 +55,20 @@ type ClaimRequestsRow struct {
 	AnswerBytes   int32
 }
 
-// Claims what the parked pollers can run, one group per (capability, node): per group its
-// priorities one by one from the highest (a loose walk over the index), of each the oldest
-// due; then merged by priority and due time before the limit. What a group cannot run is in
-// no range that is read. What bears this claim already is ours: a commit whose answer was lost. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
+// Claims what the parked pollers can run, of levels (capability, node, priority) that were found
+// by SurveyRequests, the highest priority first: of each level the oldest due from an instant on,
+// before which nothing is left; then merged by priority and due time before the limit. What a
+// level cannot run is in no range that is read. What bears this claim already is ours: a commit
+// whose answer was lost. Locks FOR UPDATE, leaving out locked ones; index scheduling_requests_claim,
 // equality on all columns before the order.
 func (q *Queries) ClaimRequests(ctx context.Context, arg ClaimRequestsParams) ([]ClaimRequestsRow, error) {
 	rows, err := q.db.Query(ctx, claimRequests,
 		arg.ClaimID,
 		arg.ClaimDuration,
-		arg.Namespaces,
-		arg.Capabilities,
+		arg.CapabilityIds,
 		arg.Nodes,
+		arg.Priorities,
+		arg.Sinces,
 		arg.Rooms,
 		arg.Batch,
 	)
@@ -303,81 +292,6 @@ func (q *Queries) LockClaimedRequests(ctx context.Context, arg LockClaimedReques
 	return items, nil
 }
 
-const nextRequestsDue = `-- name: NextRequestsDue :many
-WITH RECURSIVE wanted AS (
-    SELECT c.id AS capability_id, u.namespace, u.capability, u.node
-    FROM (SELECT unnest($1::text[]) AS namespace, unnest($2::text[]) AS capability, unnest($3::text[]) AS node) u
-    CROSS JOIN LATERAL (
-        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c
-), levels AS (
-    SELECT w.capability_id, w.node,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = w.capability_id AND r.node = w.node
-         ORDER BY r.priority DESC LIMIT 1) AS priority
-    FROM wanted w
-    UNION ALL
-    SELECT l.capability_id, l.node,
-        (SELECT r.priority FROM scheduling_requests r WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority
-         ORDER BY r.priority DESC LIMIT 1)
-    FROM levels l WHERE l.priority IS NOT NULL
-), due AS (
-    SELECT l.capability_id, l.node, COALESCE(
-        (SELECT r.available_at FROM scheduling_requests r
-         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-           AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
-         ORDER BY r.available_at, r.step_id LIMIT 1),
-        (SELECT r.claim_expires_at FROM scheduling_requests r
-         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority
-         ORDER BY r.available_at, r.step_id LIMIT 1)) AS available_at
-    FROM levels l WHERE l.priority IS NOT NULL
-)
-SELECT w.namespace::text AS namespace, w.capability::text AS capability, w.node::text AS node, (min(d.available_at) - now())::interval AS remaining
-FROM due d JOIN wanted w ON w.capability_id = d.capability_id AND w.node = d.node
-WHERE d.available_at IS NOT NULL
-GROUP BY w.namespace, w.capability, w.node
-`
-
-type NextRequestsDueParams struct {
-	Namespaces   []string
-	Capabilities []string
-	Nodes        []string
-}
-
-type NextRequestsDueRow struct {
-	Namespace  string
-	Capability string
-	Node       string
-	Remaining  pgtype.Interval
-}
-
-// How long until something is due, of each group that the parked pollers can serve; groups of
-// which nothing waits are left out. Of each of a group's priorities the first one that is not
-// claimed counts; where all are claimed, the end of the oldest claim. Takes no lock; index
-// scheduling_requests_claim.
-func (q *Queries) NextRequestsDue(ctx context.Context, arg NextRequestsDueParams) ([]NextRequestsDueRow, error) {
-	rows, err := q.db.Query(ctx, nextRequestsDue, arg.Namespaces, arg.Capabilities, arg.Nodes)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []NextRequestsDueRow
-	for rows.Next() {
-		var i NextRequestsDueRow
-		if err := rows.Scan(
-			&i.Namespace,
-			&i.Capability,
-			&i.Node,
-			&i.Remaining,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const requestOfStep = `-- name: RequestOfStep :many
 SELECT available_at FROM scheduling_requests WHERE step_id = $1 AND attempt_number >= $2
 ORDER BY attempt_number LIMIT 1
@@ -403,6 +317,117 @@ func (q *Queries) RequestOfStep(ctx context.Context, arg RequestOfStepParams) ([
 			return nil, err
 		}
 		items = append(items, available_at)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const surveyRequests = `-- name: SurveyRequests :many
+WITH RECURSIVE wanted AS (
+    SELECT u.place, c.id AS capability_id, u.node, u.above, u.below, u.since
+    FROM (SELECT unnest($2::integer[]) AS place, unnest($3::text[]) AS namespace, unnest($4::text[]) AS capability,
+            unnest($5::text[]) AS node, unnest($6::integer[]) AS above, unnest($7::integer[]) AS below,
+            unnest($8::timestamptz[]) AS since) u
+    LEFT JOIN LATERAL (
+        SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability AND NOT k.paused OFFSET 0) c ON true
+), levels AS (
+    SELECT w.place, w.capability_id, w.node, w.above, w.since, CASE WHEN w.below = w.above + 2 THEN w.above + 1 ELSE
+        (SELECT r.priority::integer FROM scheduling_requests r
+         WHERE r.capability_id = w.capability_id AND r.node = w.node AND r.priority < w.below AND r.priority > w.above
+         ORDER BY r.priority DESC LIMIT 1) END AS priority
+    FROM wanted w
+    UNION ALL
+    SELECT l.place, l.capability_id, l.node, l.above, l.since,
+        (SELECT r.priority::integer FROM scheduling_requests r
+         WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority < l.priority AND r.priority > l.above
+         ORDER BY r.priority DESC LIMIT 1)
+    FROM levels l WHERE l.priority > l.above + 1
+), found AS (
+    SELECT l.place, l.capability_id, l.priority, f.available_at AS oldest_at,
+        CASE WHEN f.claim_expires_at IS NULL OR f.claim_expires_at <= now() THEN f.available_at ELSE COALESCE(
+            (SELECT r.available_at FROM scheduling_requests r
+             WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at >= f.available_at
+               AND (r.claim_expires_at IS NULL OR r.claim_expires_at <= now())
+             ORDER BY r.available_at, r.step_id LIMIT 1),
+            f.claim_expires_at) END AS due_at
+    FROM levels l
+    CROSS JOIN LATERAL (
+        SELECT r.available_at, r.claim_expires_at FROM scheduling_requests r
+        WHERE r.capability_id = l.capability_id AND r.node = l.node AND r.priority = l.priority AND r.available_at >= l.since
+        ORDER BY r.available_at, r.step_id LIMIT 1) f
+    WHERE l.capability_id IS NOT NULL AND l.priority IS NOT NULL
+    UNION ALL
+    SELECT w.place, NULL, NULL, NULL, NULL FROM wanted w WHERE w.capability_id IS NULL
+)
+SELECT COALESCE(v.place, -1)::integer AS place, COALESCE(v.capability_id, 0)::integer AS capability_id, COALESCE(v.priority, 0)::integer AS priority,
+    v.oldest_at::timestamptz AS oldest_at, (v.due_at - now())::interval AS remaining,
+    h.horizon::timestamptz AS horizon, h.server_started::timestamptz AS server_started
+FROM (SELECT CASE WHEN $1::boolean THEN (SELECT x.horizon FROM horizons x) END AS horizon, pg_postmaster_start_time() AS server_started) h
+LEFT JOIN found v ON true
+`
+
+type SurveyRequestsParams struct {
+	Ask          bool
+	Places       []int32
+	Namespaces   []string
+	Capabilities []string
+	Nodes        []string
+	Aboves       []int32
+	Belows       []int32
+	Sinces       []pgtype.Timestamptz
+}
+
+type SurveyRequestsRow struct {
+	Place         int32
+	CapabilityID  int32
+	Priority      int32
+	OldestAt      pgtype.Timestamptz
+	Remaining     pgtype.Interval
+	Horizon       pgtype.Timestamptz
+	ServerStarted pgtype.Timestamptz
+}
+
+// What waits of groups (capability, node) that parked polls can serve, level by level: a level
+// is one priority of a group. Asked for are ranges of priorities, those between above and below.
+// A range of one is a level that is known, and looked at from an instant on: before it nothing
+// was left. Others are walked from the highest on (a loose walk over the index). Of each level:
+// the oldest row, whoever has it, and how long until one is due: the first that is not claimed;
+// where all are claimed, the end of the oldest claim. A range of a capability that is paused, or not
+// there, was not looked at: it is told with capability 0. Place -1: there is nothing but the horizon.
+//
+// The horizon, where it is asked for, is of use to later surveys. Takes no lock; index scheduling_requests_claim.
+func (q *Queries) SurveyRequests(ctx context.Context, arg SurveyRequestsParams) ([]SurveyRequestsRow, error) {
+	rows, err := q.db.Query(ctx, surveyRequests,
+		arg.Ask,
+		arg.Places,
+		arg.Namespaces,
+		arg.Capabilities,
+		arg.Nodes,
+		arg.Aboves,
+		arg.Belows,
+		arg.Sinces,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SurveyRequestsRow
+	for rows.Next() {
+		var i SurveyRequestsRow
+		if err := rows.Scan(
+			&i.Place,
+			&i.CapabilityID,
+			&i.Priority,
+			&i.OldestAt,
+			&i.Remaining,
+			&i.Horizon,
+			&i.ServerStarted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -24,20 +24,27 @@ func (q *Queries) DropTimers(ctx context.Context, executionIds []uuid.UUID) erro
 
 const dueTimers = `-- name: DueTimers :many
 SELECT DISTINCT t.execution_id FROM (
-    SELECT execution_id FROM timers WHERE fires_at <= now() AND NOT execution_id = ANY($1::uuid[])
-      AND (cardinality($2::uuid[]) = 0 OR execution_id = ANY($2::uuid[]))
-    ORDER BY fires_at LIMIT $3::integer) t
+    SELECT execution_id FROM timers WHERE fires_at >= $1::timestamptz AND fires_at <= now() AND NOT execution_id = ANY($2::uuid[])
+      AND (cardinality($3::uuid[]) = 0 OR execution_id = ANY($3::uuid[]))
+    ORDER BY fires_at LIMIT $4::integer) t
 `
 
 type DueTimersParams struct {
+	Since   pgtype.Timestamptz
 	Skipped []uuid.UUID
 	Wanted  []uuid.UUID
 	Batch   int32
 }
 
-// Executions with a timer that is due. Takes no lock: they are locked, then looked at anew. Index timers_due.
+// Executions with a timer that is due, from an instant on, before which none was left. Takes no
+// lock: they are locked, then looked at anew. Index timers_due.
 func (q *Queries) DueTimers(ctx context.Context, arg DueTimersParams) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, dueTimers, arg.Skipped, arg.Wanted, arg.Batch)
+	rows, err := q.db.Query(ctx, dueTimers,
+		arg.Since,
+		arg.Skipped,
+		arg.Wanted,
+		arg.Batch,
+	)
 	if err != nil {
 		return nil, err
 	}

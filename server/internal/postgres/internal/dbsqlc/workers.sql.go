@@ -14,7 +14,7 @@ import (
 
 const capableWorkers = `-- name: CapableWorkers :many
 SELECT w.id, w.node, w.slots, w.last_seen_at, w.drained::boolean AS drained,
-    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
 FROM worker_states w
 WHERE w.namespace = $1 AND w.session_id IS NOT NULL AND $2::text = ANY(w.capabilities)
 ORDER BY w.id DESC LIMIT $3::integer
@@ -67,11 +67,11 @@ func (q *Queries) CapableWorkers(ctx context.Context, arg CapableWorkersParams) 
 
 const capacityOfCapabilities = `-- name: CapacityOfCapabilities :many
 WITH open AS MATERIALIZED (
-    SELECT w.id, w.slots, w.capabilities, w.last_seen_at, w.drained FROM worker_states w
+    SELECT w.id, w.slots, w.capabilities, w.last_seen_at, w.drained, w.leases_from FROM worker_states w
     WHERE w.namespace = $1 AND w.session_id IS NOT NULL ORDER BY w.id DESC LIMIT $2::integer
 ), there AS MATERIALIZED (
     SELECT o.capabilities, o.drained, CASE WHEN o.drained THEN 0
-        ELSE GREATEST(o.slots - (SELECT count(*) FROM leases l WHERE l.worker_id = o.id), 0) END AS free
+        ELSE GREATEST(o.slots - (SELECT count(*) FROM leases l WHERE l.worker_id = o.id AND l.lease_version >= o.leases_from), 0) END AS free
     FROM open o WHERE o.last_seen_at > now() - $3::interval
 ), offers AS (
     SELECT x.name, t.drained, t.free FROM there t CROSS JOIN LATERAL unnest(t.capabilities) x (name)
@@ -277,7 +277,8 @@ func (q *Queries) FindWorkers(ctx context.Context, ids []uuid.UUID) ([]FindWorke
 
 const getWorker = `-- name: GetWorker :one
 SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
-    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+    w.last_seen_at, w.drained::boolean AS drained,
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
 FROM worker_states w WHERE w.id = $1
 `
 
@@ -351,7 +352,8 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 
 const listWorkers = `-- name: ListWorkers :many
 SELECT w.id, w.namespace, w.name, w.node, w.version, w.slots, w.labels, w.capabilities, w.session_id, w.draining, w.registered_at,
-    w.last_seen_at, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
+    w.last_seen_at, w.drained::boolean AS drained,
+    (SELECT count(*) FROM leases l WHERE l.worker_id = w.id AND l.lease_version >= w.leases_from)::integer AS live
 FROM worker_states w
 WHERE w.namespace = $1 AND w.name > $2::text
   AND ($3::text = '' OR w.node = $3::text) AND ($4::text = '' OR w.version = $4::text)
@@ -606,19 +608,25 @@ func (q *Queries) UpsertWorker(ctx context.Context, arg UpsertWorkerParams) (uui
 }
 
 const workerLoads = `-- name: WorkerLoads :many
-SELECT w.id, w.drained::boolean AS drained, (SELECT count(*) FROM leases l WHERE l.worker_id = w.id)::integer AS live
-FROM worker_states w WHERE w.id = ANY($1::uuid[])
+SELECT w.id, w.drained::boolean AS drained, l.live, l.oldest_version, w.leases_from
+FROM worker_states w CROSS JOIN LATERAL (
+    SELECT count(*)::integer AS live, COALESCE(min(k.lease_version), 0)::bigint AS oldest_version
+    FROM leases k WHERE k.worker_id = w.id AND k.lease_version >= w.leases_from) l
+WHERE w.id = ANY($1::uuid[])
 `
 
 type WorkerLoadsRow struct {
-	ID      uuid.UUID
-	Drained bool
-	Live    int32
+	ID            uuid.UUID
+	Drained       bool
+	Live          int32
+	OldestVersion int64
+	LeasesFrom    int64
 }
 
 // What workers hold and whether they are drained, by a statement later than the locks over them:
-// a drain that was committed before counts. Takes no lock; primary keys of workers and drains,
-// index leases_worker.
+// a drain that was committed before counts. Also the version of the oldest that is live, or 0,
+// and the floor. Takes no lock; primary keys of workers, drains and lease_floors, index
+// leases_worker from the floor on.
 func (q *Queries) WorkerLoads(ctx context.Context, ids []uuid.UUID) ([]WorkerLoadsRow, error) {
 	rows, err := q.db.Query(ctx, workerLoads, ids)
 	if err != nil {
@@ -628,7 +636,13 @@ func (q *Queries) WorkerLoads(ctx context.Context, ids []uuid.UUID) ([]WorkerLoa
 	var items []WorkerLoadsRow
 	for rows.Next() {
 		var i WorkerLoadsRow
-		if err := rows.Scan(&i.ID, &i.Drained, &i.Live); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Drained,
+			&i.Live,
+			&i.OldestVersion,
+			&i.LeasesFrom,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
