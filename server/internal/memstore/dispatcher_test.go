@@ -17,6 +17,7 @@ import (
 type counting struct {
 	*memstore.Store
 	looks, claims atomic.Int64
+	looked        atomic.Int64 // looks before the last claim
 }
 
 func (c *counting) NextDue(ctx context.Context, groups []scheduler.Group) ([]scheduler.DueGroup, error) {
@@ -26,6 +27,7 @@ func (c *counting) NextDue(ctx context.Context, groups []scheduler.Group) ([]sch
 
 func (c *counting) Claim(ctx context.Context, command scheduler.ClaimCommand) (scheduler.Claimed, error) {
 	c.claims.Add(1)
+	c.looked.Store(c.looks.Load())
 	return c.Store.Claim(ctx, command)
 }
 
@@ -114,4 +116,30 @@ func TestDispatcher_LooksSeldomWhileThereIsMore(t *testing.T) {
 			service.Wait()
 		})
 	}
+}
+
+// Work that a replica has committed itself is claimed for its own polls without a look before; only
+// after it. Caught: a look before the claim.
+func TestDispatcher_ClaimsItsOwnWorkAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{Store: memstore.New(memstore.Config{Now: time.Now})}
+		s := scheduler.New(scheduler.Config{Store: store})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var service, workers sync.WaitGroup
+		service.Go(func() { _ = s.Run(ctx) })
+		workers.Go(func() { drain(ctx, t, s, "a", 1, func(int) {}) })
+		time.Sleep(1500 * time.Millisecond) // its poll is parked, and was looked for
+		before := store.looks.Load()
+		if _, err := s.Enqueue(ctx, plain("a", 1)); err != nil {
+			t.Error(err)
+		}
+		workers.Wait()
+		if claims, looked := store.claims.Load(), store.looked.Load(); claims != 1 || looked != before {
+			t.Errorf("%d claims, %d looks before it since the enqueue", claims, looked-before)
+		}
+		cancel()
+		service.Wait()
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,6 +27,7 @@ const (
 	errorPause     = 250 * time.Millisecond
 	answerReserve  = 64 << 10 // bytes of an answer that are not leases
 	fewGroups      = 100      // a claim looks for as many by itself
+	fewPolls       = 32       // a claim after this replica's own work offers them all
 )
 
 // dispatcher is the one that claims for all parked polls of a replica, in rounds. A thousand
@@ -49,9 +51,11 @@ type dispatcher struct {
 	beside background
 
 	// Of the loop alone; monotonic.
-	lookedAt time.Time // when polls were last looked up
+	lookedAt time.Time          // when polls were last looked up
 	sawAt    time.Time          // when it was last looked what is due
 	more     map[task.Need]bool // groups of which a claim came back full: there is more
+
+	ours atomic.Bool // this replica has just committed something that is due
 }
 
 type dispatchStore interface {
@@ -65,6 +69,14 @@ func newDispatcher(store dispatchStore, p *presence, log *slog.Logger, limit, ma
 		maxBytes: max(maxMessage-answerReserve, maxMessage/2), wake: make(chan struct{}, 1), quiet: map[Group]bool{},
 		observer: nobody{}, rounds: nobody{}, tracer: untraced{},
 	}
+}
+
+// hearOwn takes a hint of this replica's own in.
+func (d *dispatcher) hearOwn(h Hint) {
+	if h == HintWork {
+		d.ours.Store(true)
+	}
+	d.hear(h)
 }
 
 // hear takes a hint in.
@@ -330,15 +342,17 @@ func withinBytes(requests []task.Waiting, placed []task.Assignment) []task.Assig
 	return placed
 }
 
-// lookUnlessMore looks, unless the last claim of what the polls can serve came back full: the next
-// one then offers all groups, and finds by itself of which something is due. So no more than a
-// second passes between two looks, and a claim that brings nothing is followed by one at once.
+// lookUnlessMore looks, unless the last claim of what the polls can serve came back full, or this
+// replica has work of its own for few polls: the next claim then offers all groups, and finds by
+// itself of which something is due. So no more than a second passes between two looks, and a claim
+// that brings nothing is followed by one at once.
 func (d *dispatcher) lookUnlessMore(ctx context.Context) (due map[Group]bool, again time.Duration, err error) {
 	groups := d.polls.groups()
 	if len(groups) == 0 {
 		return nil, lookAtLeast, nil
 	}
-	more := slices.ContainsFunc(groups, func(g Group) bool { return d.more[task.Need(g)] })
+	ours := d.ours.Swap(false) && d.polls.count() <= fewPolls
+	more := ours || slices.ContainsFunc(groups, func(g Group) bool { return d.more[task.Need(g)] })
 	if !more && len(d.more) > 0 {
 		return d.look(ctx, groups) // others than those of which there is more
 	}

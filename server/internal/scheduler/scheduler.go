@@ -154,7 +154,11 @@ func (s *Scheduler) StopPolls() { s.dispatcher.stop() }
 // hint tells this replica's loops at once, and the others soon.
 func (s *Scheduler) hint(hints ...Hint) {
 	for _, h := range hints {
-		s.hear(h)
+		if h == HintChange {
+			s.watches.ring()
+		} else {
+			s.dispatcher.hearOwn(h)
+		}
 	}
 	if s.changed != nil {
 		s.changed()
