@@ -49,7 +49,7 @@ type dispatcher struct {
 	beside background
 
 	// Of the loop alone; monotonic.
-	lookedAt time.Time // when polls were last looked up
+	lookedAt time.Time          // when polls were last looked up
 	sawAt    time.Time          // when it was last looked what is due
 	more     map[task.Need]bool // groups of which a claim came back full: there is more
 }
