@@ -69,8 +69,8 @@ func drain(ctx context.Context, t *testing.T, s *scheduler.Scheduler, capability
 }
 
 // While claims come back full there is more: the dispatcher does not look before each. What
-// others wait for is found for all that. Caught: a look before each claim; a claim without one
-// that offers only what was due at the last look (time stands still here while there is work).
+// others wait for is found for all that, long before that is done; time stands still here while
+// there is work. Caught: a look before each claim.
 func TestDispatcher_LooksSeldomWhileThereIsMore(t *testing.T) {
 	t.Parallel()
 	for _, others := range []bool{false, true} {

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold/leasehold/server/internal/scheduler"
 )
 
-// While a snapshot is held open, no dead row can be removed. What a round of the dispatcher, a
+// P6, and what B118 asks of rows that are dead. While a snapshot is held open, no dead row can be removed. What a round of the dispatcher, a
 // look-up of polls and a sweep read stays the same however much was dispatched since. Caught: a claim or a survey
 // that begins at the front; leases counted without a floor, or one that is not moved; a sweep that scans
 // all leases there ever were.

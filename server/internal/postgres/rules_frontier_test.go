@@ -1,12 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasehold/leasehold/server/internal/postgres"
 	"github.com/leasehold/leasehold/server/internal/scheduler"
@@ -295,5 +297,34 @@ func TestFrontier_FullLooksFindTheRest(t *testing.T) {
 				return true
 			})
 		})
+	}
+}
+
+// A session of the service that may not be looked at could be in the middle of anything: the
+// horizon stays as far back as any transaction may last. Caught: NULL taken for "not in a transaction".
+func TestFrontier_HorizonBehindSessionsThatAreHidden(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	role := "reader_" + uuid.NewString()[:8]
+	s.exec("CREATE ROLE " + role)
+	t.Cleanup(func() { _, _ = s.sql.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	s.exec("GRANT SELECT ON horizons TO " + role)
+	age := func(conn *pgxpool.Pool) (d time.Duration) {
+		err := conn.QueryRow(t.Context(), "SELECT now() - horizon FROM horizons").Scan(&d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if err := s.store.Ping(t.Context()); err != nil { // it has a session
+		t.Fatal(err)
+	}
+	ours := s.pool(map[string]string{"application_name": "leasehold"})
+	if got := age(ours); got > 10*time.Second {
+		t.Errorf("the horizon is %v back, and nothing is under way", got)
+	}
+	hidden := s.pool(map[string]string{"application_name": "leasehold", "role": role})
+	if got := age(hidden); got < 40*time.Second || got > time.Minute {
+		t.Errorf("the horizon is %v back, with a session that may not be looked at", got)
 	}
 }
