@@ -2,10 +2,10 @@
 -- The transaction's instant, by the one clock there is. Takes no lock, reads no index.
 SELECT now()::timestamptz AS now;
 
--- name: InsertExecutions :many
--- Accepts executions; one whose key exists already is left out of the answer. Sorted by key,
--- so that two batches with the same keys wait in one order. Locks the new rows and waits for
--- an unfinished insert of the same key; unique index executions_key.
+-- name: InsertExecutions :exec
+-- Accepts executions, under the locks of their keys, and after a look whether those are free. The
+-- unique index executions_key stands behind that: who meets a row there looks again. Locks the new
+-- rows; indexes of executions.
 INSERT INTO executions (id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast,
     created_at, due_at, timeout, cancel_grace, deadline, revision, sequence, step_count, open_steps,
     unsuccessful_steps, live_attempts, labels, trace_context)
@@ -19,10 +19,7 @@ FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@namespaces::text[]) AS namespac
         unnest(@cancel_graces::interval[]) AS cancel_grace, unnest(@deadlines::timestamptz[]) AS deadline,
         unnest(@revisions::bigint[]) AS revision, unnest(@sequences::bigint[]) AS sequence,
         unnest(@step_counts::integer[]) AS step_count, unnest(@labels::jsonb[]) AS labels,
-        unnest(@trace_contexts::jsonb[]) AS trace_context) u
-ORDER BY u.namespace, u.idempotency_key, u.id
-ON CONFLICT (namespace, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-RETURNING id;
+        unnest(@trace_contexts::jsonb[]) AS trace_context) u;
 
 -- name: FindExecutionsByKey :many
 -- What exists under keys. Takes no lock; unique index executions_key.

@@ -325,19 +325,14 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 	}
 }
 
-// insert writes everything in one round trip. The keys were locked before they were looked at, so
-// that a row which is left out is none of ours: the whole is tried again.
+// insert writes everything in one round trip.
 func (e *enqueue) insert(ctx context.Context, w *writes) error {
 	if len(e.rows.Ids) == 0 {
 		return nil
 	}
 	list := []call{
 		func(q *dbsqlc.Queries) error {
-			ids, err := q.InsertExecutions(ctx, e.rows)
-			if err == nil && len(ids) != len(e.rows.Ids) {
-				return errKeyTaken
-			}
-			return wrap("insert executions", err)
+			return wrap("insert executions", q.InsertExecutions(ctx, e.rows))
 		},
 		func(q *dbsqlc.Queries) error {
 			n, err := q.InsertSteps(ctx, e.steps)

@@ -23,14 +23,13 @@ const (
 	codeTooManyClients    = "53300"
 	codeProtocolViolation = "08P01"
 	codeUndefinedTable    = "42P01"
+	codeUniqueViolation   = "23505"
+
+	keyConstraint = "executions_key" // the index of idempotency keys
 )
 
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
 var errStale = errors.New("rows changed under their lock")
-
-// errKeyTaken says that an idempotency key was taken although it was locked and found to be free:
-// by somebody who does not lock keys.
-var errKeyTaken = errors.New("an idempotency key was taken by somebody who had not locked it")
 
 // fault is what an error of the driver means for the transaction that met it.
 type fault int
@@ -43,14 +42,16 @@ const (
 )
 
 func classify(err error) fault {
-	if errors.Is(err, errKeyTaken) {
-		return faultRetry
-	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {
 		case codeSerialization, codeDeadlock:
 			return faultRetry
+		case codeUniqueViolation:
+			if pg.ConstraintName == keyConstraint { // by somebody who does not lock keys: it is found now
+				return faultRetry
+			}
+			return faultOther
 		case codeLockNotAvailable:
 			return faultLocked
 		case codeQueryCanceled: // a statement took too long: one item of a batch may be to blame

@@ -239,7 +239,7 @@ func (q *Queries) GetExecutionByKey(ctx context.Context, arg GetExecutionByKeyPa
 	return i, err
 }
 
-const insertExecutions = `-- name: InsertExecutions :many
+const insertExecutions = `-- name: InsertExecutions :exec
 INSERT INTO executions (id, namespace, name, idempotency_key, content_hash, state, round, priority, fail_fast,
     created_at, due_at, timeout, cancel_grace, deadline, revision, sequence, step_count, open_steps,
     unsuccessful_steps, live_attempts, labels, trace_context)
@@ -254,9 +254,6 @@ FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS namespace, unnest($
         unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
         unnest($15::integer[]) AS step_count, unnest($16::jsonb[]) AS labels,
         unnest($17::jsonb[]) AS trace_context) u
-ORDER BY u.namespace, u.idempotency_key, u.id
-ON CONFLICT (namespace, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-RETURNING id
 `
 
 type InsertExecutionsParams struct {
@@ -279,11 +276,11 @@ type InsertExecutionsParams struct {
 	TraceContexts   [][]byte
 }
 
-// Accepts executions; one whose key exists already is left out of the answer. Sorted by key,
-// so that two batches with the same keys wait in one order. Locks the new rows and waits for
-// an unfinished insert of the same key; unique index executions_key.
-func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsParams) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, insertExecutions,
+// Accepts executions, under the locks of their keys, and after a look whether those are free. The
+// unique index executions_key stands behind that: who meets a row there looks again. Locks the new
+// rows; indexes of executions.
+func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsParams) error {
+	_, err := q.db.Exec(ctx, insertExecutions,
 		arg.Ids,
 		arg.Namespaces,
 		arg.Names,
@@ -302,22 +299,7 @@ func (q *Queries) InsertExecutions(ctx context.Context, arg InsertExecutionsPara
 		arg.Labels,
 		arg.TraceContexts,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []uuid.UUID
-	for rows.Next() {
-		var id uuid.UUID
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	return err
 }
 
 const listExecutions = `-- name: ListExecutions :many
