@@ -1,3 +1,9 @@
+-- name: InsertPayloads :exec
+-- Stores the inputs of new steps, which have none: that is cheaper than to look for one. Locks the
+-- new rows; primary key (step_id, role).
+INSERT INTO payloads (step_id, role, is_json, content_type, body)
+SELECT unnest(@step_ids::uuid[]), unnest(@roles::text[]), unnest(@is_json::boolean[]), unnest(@content_types::text[]), unnest(@bodies::bytea[]);
+
 -- name: PutPayloads :exec
 -- Stores inputs, outputs and checkpoints, replacing those of the same role. Locks the rows;
 -- primary key (step_id, role).

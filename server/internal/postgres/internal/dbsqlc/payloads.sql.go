@@ -11,6 +11,32 @@ import (
 	"github.com/google/uuid"
 )
 
+const insertPayloads = `-- name: InsertPayloads :exec
+INSERT INTO payloads (step_id, role, is_json, content_type, body)
+SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::boolean[]), unnest($4::text[]), unnest($5::bytea[])
+`
+
+type InsertPayloadsParams struct {
+	StepIds      []uuid.UUID
+	Roles        []string
+	IsJson       []bool
+	ContentTypes []string
+	Bodies       [][]byte
+}
+
+// Stores the inputs of new steps, which have none: that is cheaper than to look for one. Locks the
+// new rows; primary key (step_id, role).
+func (q *Queries) InsertPayloads(ctx context.Context, arg InsertPayloadsParams) error {
+	_, err := q.db.Exec(ctx, insertPayloads,
+		arg.StepIds,
+		arg.Roles,
+		arg.IsJson,
+		arg.ContentTypes,
+		arg.Bodies,
+	)
+	return err
+}
+
 const parentOutputSizes = `-- name: ParentOutputSizes :many
 SELECT s.ordinal, s.name, octet_length(p.body)::integer AS bytes
 FROM step_edges e
