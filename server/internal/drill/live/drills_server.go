@@ -6,6 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	leaseholdv1 "github.com/leasehold/leasehold/api/leasehold/v1"
+	core "github.com/leasehold/leasehold/server/internal/drill"
 )
 
 // serverKills: servers die at random, and start again a moment later.
@@ -110,7 +117,7 @@ func (x *exercise) lockTable(ctx context.Context, d time.Duration) (waited int64
 // PostgreSQL ends that after 5 s; nobody waits for it longer.
 func frozenTransaction(ctx context.Context, x *exercise) error {
 	const frozen = 7 * time.Second
-	victim, caught, err := x.freezeInTransaction(ctx)
+	victim, caught, canceled, err := x.freezeInTransaction(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,45 +135,69 @@ func frozenTransaction(ctx context.Context, x *exercise) error {
 	if err := victim.thaw(); err != nil {
 		return err
 	}
-	return x.goesOn(ctx, woken, "after the server woke up")
+	if err := x.goesOn(ctx, woken, "after the server woke up"); err != nil {
+		return err
+	}
+	return <-canceled
 }
 
-// freezeInTransaction locks a row that servers need, freezes one that waits for it inside a
-// transaction, and lets the row go: the frozen one has it now.
-func (x *exercise) freezeInTransaction(ctx context.Context) (victim *replica, caught int64, err error) {
+// freezeInTransaction locks the row of an execution, freezes the server that waits for it in order to
+// cancel, and lets the row go: the frozen one has it now. What comes of the cancel is told when the
+// server has woken up.
+func (x *exercise) freezeInTransaction(ctx context.Context) (victim *replica, caught int64, canceled <-chan error, err error) {
+	victim = x.replicas[0]
+	c, err := x.client(0, "who-cancels")
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	req := x.load.request()
+	for _, s := range req.Steps {
+		s.StartDelay = durationpb.New(time.Hour)
+	}
+	answer, err := c.Executions.EnqueueExecution(ctx, req)
+	if err != nil {
+		return nil, 0, nil, fmt.Errorf("enqueue what is to be canceled: %w", err)
+	}
 	tx, err := x.db.Begin(ctx)
 	if err != nil {
-		return nil, 0, fmt.Errorf("lock a capability: %w", err)
+		return nil, 0, nil, fmt.Errorf("lock an execution: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	if _, err := tx.Exec(ctx, `SELECT id FROM capabilities WHERE namespace = $1 FOR UPDATE`, x.namespace); err != nil {
-		return nil, 0, fmt.Errorf("lock a capability: %w", err)
+	if _, err := tx.Exec(ctx, `SELECT FROM executions WHERE id = $1 FOR UPDATE`, answer.Execution.Id); err != nil {
+		return nil, 0, nil, fmt.Errorf("lock an execution: %w", err)
 	}
-	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND wait_event_type = 'Lock'`
-	for victim == nil {
-		for _, r := range x.replicas {
-			if n, err := x.number(ctx, waiting, r.role); err != nil {
-				return nil, 0, err
-			} else if n > 0 {
-				victim = r
-				break
-			}
-		}
-		if victim == nil && !pause(ctx, lookAgain) {
-			return nil, 0, errors.New("no server waits for a capability")
-		}
+	canceled = x.cancel(ctx, c, answer.Execution.Id)
+	err = x.await(ctx, goOnLimit, "waits for the execution", some,
+		`SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND wait_event_type = 'Lock'`, victim.role)
+	if err != nil {
+		return nil, 0, nil, err
 	}
 	caught = now()
 	if err := victim.freeze(); err != nil {
-		return nil, 0, err
+		return nil, 0, nil, err
 	}
 	if err := tx.Rollback(ctx); err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("let the capability go: %w", err), victim.thaw())
+		return nil, 0, nil, errors.Join(fmt.Errorf("let the execution go: %w", err), victim.thaw())
 	}
 	err = x.await(ctx, time.Second, victim.name+" is frozen inside a transaction", some,
 		`SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND state = 'idle in transaction' AND backend_xid IS NOT NULL`, victim.role)
 	if err != nil {
 		err = errors.Join(err, victim.thaw())
 	}
-	return victim, caught, err
+	return victim, caught, canceled, err
+}
+
+// cancel cancels an execution, again while the server cannot be asked.
+func (x *exercise) cancel(ctx context.Context, c *core.Client, id string) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		for {
+			_, err := c.Executions.CancelExecution(ctx, &leaseholdv1.CancelExecutionRequest{ExecutionId: id})
+			if code := status.Code(err); code != codes.Unavailable || !pause(ctx, lookAgain) {
+				done <- err
+				return
+			}
+		}
+	}()
+	return done
 }
