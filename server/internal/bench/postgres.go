@@ -48,7 +48,7 @@ func (s *site) counters(ctx context.Context) (counters, error) {
 		return counters{}, fmt.Errorf("ask what PostgreSQL counted: %w", err)
 	}
 	err = s.db.QueryRow(ctx, `SELECT COALESCE(sum(s.calls), 0)::bigint, COALESCE(sum(s.shared_blks_hit + s.shared_blks_read), 0)::bigint,
-			COALESCE(sum(s.shared_blks_hit + s.shared_blks_read) FILTER (WHERE s.query LIKE '%name: ClaimRequests %'), 0)::bigint
+			COALESCE(sum(s.shared_blks_hit + s.shared_blks_read) FILTER (WHERE s.query ~ 'name: (Claim|Survey)Requests '), 0)::bigint
 		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()`).Scan(&c.queries, &c.buffers, &c.claimBuffers)
 	c.statements = err == nil
 	return c, ctx.Err()

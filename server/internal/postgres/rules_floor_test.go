@@ -164,8 +164,10 @@ func TestTimerFrontier_HidesNothing(t *testing.T) {
 	s.exec(put + "now() + interval '50 milliseconds')")
 	s.eventually("a timer that was set", swept)
 	time.Sleep(300 * time.Millisecond) // the horizon moves
-	if !swept() || !swept() {
-		t.Error("a timer that is due is not found again")
+	for range 2 {
+		if !swept() {
+			t.Error("a timer that is due is not found again")
+		}
 	}
 	s.exec("DELETE FROM timers")
 	started, commit := make(chan struct{}), make(chan struct{})

@@ -112,7 +112,8 @@ func TestFrontier_HidesNothing(t *testing.T) {
 			return l.hold("SELECT FROM scheduling_requests FOR UPDATE").release
 		},
 		"what came while paused": func(l *line) act {
-			if err := l.pause("a"); err != nil {
+			key := scheduler.CapabilityKey{Namespace: "default", Name: "a"}
+			if _, err := l.store.Pause(l.t.Context(), key, ""); err != nil {
 				l.t.Fatal(err)
 			}
 			l.enqueue(spec("a", 1))
@@ -121,7 +122,7 @@ func TestFrontier_HidesNothing(t *testing.T) {
 				l.look()
 			}
 			return func() {
-				if _, err := l.store.Resume(l.t.Context(), scheduler.CapabilityKey{Namespace: "default", Name: "a"}); err != nil {
+				if _, err := l.store.Resume(l.t.Context(), key); err != nil {
 					l.t.Fatal(err)
 				}
 			}
