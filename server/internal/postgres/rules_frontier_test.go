@@ -25,7 +25,9 @@ type line struct {
 func newLine(t *testing.T) *line {
 	t.Helper()
 	s := newStand(t)
-	return &line{s, s.register("w", "a", 1000), scheduler.Group{Namespace: "default", Capability: "a"}}
+	l := &line{s, s.register("w", "a", 1000), scheduler.Group{Namespace: "default", Capability: "a"}}
+	l.look() // the horizon is known: what is seen from now on has a frontier
+	return l
 }
 
 func prioritized(priority int) func(*task.ExecutionSpec) {
