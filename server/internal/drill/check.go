@@ -109,7 +109,8 @@ func checkOn(ctx context.Context, conn *pgx.Conn, list []invariant) ([]string, e
 		return nil, fmt.Errorf("begin: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	// The tables may just have been filled, without statistics: whole tables are joined here.
+	// The tables may just have been filled, without statistics: whole tables are joined here, and no
+	// query looks rows up one by one.
 	if _, err := tx.Exec(ctx, "SET LOCAL enable_nestloop = off"); err != nil {
 		return nil, fmt.Errorf("prepare: %w", err)
 	}

@@ -43,23 +43,24 @@ func stepRules() []invariant {
 	return []invariant{
 		{"a step's counters are those of its attempts", `
 SELECT format('step %s: ended %s of %s, counted %s of %s', s.name, s.attempts_ended, r.ended, s.counted, r.counted)
-FROM steps s JOIN executions e ON e.id = s.execution_id CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE a.state <> 'LEASED') AS ended,
-        count(*) FILTER (WHERE a.state IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'LOST') AND a.round = e.round) AS counted
-    FROM attempts a WHERE a.step_id = s.id) r
-WHERE e.round = 1 AND (s.attempts_ended <> r.ended OR s.counted <> r.counted)`},
+FROM steps s JOIN executions e ON e.id = s.execution_id LEFT JOIN (
+    SELECT a.step_id, count(*) FILTER (WHERE a.state <> 'LEASED') AS ended,
+        count(*) FILTER (WHERE a.state IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'LOST') AND a.round = 1) AS counted
+    FROM attempts a GROUP BY a.step_id) r ON r.step_id = s.id
+WHERE e.round = 1 AND (s.attempts_ended <> COALESCE(r.ended, 0) OR s.counted <> COALESCE(r.counted, 0))`},
 		{"maximum_attempts is kept", `
 SELECT format('step %s: %s attempts counted, policy %s', name, counted, retry_policy) FROM steps
 WHERE counted > NULLIF(COALESCE((retry_policy ->> 'MaximumAttempts')::integer, 3), -1)`},
 		{"an execution's counters are those of its steps", `
 SELECT format('execution %s: open %s of %s, unsuccessful %s of %s, live %s of %s, steps %s of %s', e.id,
-    e.open_steps, r.open, e.unsuccessful_steps, r.unsuccessful, e.live_attempts, r.live, e.step_count, r.steps)
-FROM executions e CROSS JOIN LATERAL (
-    SELECT count(*) AS steps, count(*) FILTER (WHERE s.state IN ('BLOCKED', 'READY')) AS open,
-        count(*) FILTER (WHERE s.state IN ('FAILED', 'CANCELED', 'SKIPPED')) AS unsuccessful,
-        (SELECT count(*) FROM leases l WHERE l.execution_id = e.id) AS live
-    FROM steps s WHERE s.execution_id = e.id) r
-WHERE e.open_steps <> r.open OR e.unsuccessful_steps <> r.unsuccessful OR e.live_attempts <> r.live OR e.step_count <> r.steps`},
+    e.open_steps, r.open, e.unsuccessful_steps, r.unsuccessful, e.live_attempts, l.live, e.step_count, r.steps)
+FROM executions e LEFT JOIN (
+    SELECT s.execution_id, count(*) AS steps, count(*) FILTER (WHERE s.state IN ('BLOCKED', 'READY')) AS open,
+        count(*) FILTER (WHERE s.state IN ('FAILED', 'CANCELED', 'SKIPPED')) AS unsuccessful
+    FROM steps s GROUP BY s.execution_id) r ON r.execution_id = e.id LEFT JOIN (
+    SELECT l.execution_id, count(*) AS live FROM leases l GROUP BY l.execution_id) l ON l.execution_id = e.id
+WHERE e.open_steps <> COALESCE(r.open, 0) OR e.unsuccessful_steps <> COALESCE(r.unsuccessful, 0)
+   OR e.live_attempts <> COALESCE(l.live, 0) OR e.step_count <> COALESCE(r.steps, 0)`},
 		{"an execution is terminal exactly when all its steps are", `
 SELECT format('execution %s is %s with %s open steps, ended %s', id, state, open_steps, ended_at) FROM executions
 WHERE (state IN ('SUCCEEDED', 'FAILED', 'CANCELED')) <> (open_steps = 0)
@@ -74,11 +75,14 @@ LEFT JOIN attempts pa ON pa.step_id = p.id AND pa.state = 'SUCCEEDED'
 WHERE p.state <> 'SUCCEEDED' OR pa.ended_at IS NULL OR a.leased_at < pa.ended_at`},
 		{"a step waits for just those parents that have not succeeded", `
 SELECT format('step %s is %s, waits for %s', s.name, s.state, s.waiting_parents)
-FROM steps s CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE p.state <> 'SUCCEEDED') AS waiting, count(*) FILTER (WHERE p.state IN ('FAILED', 'SKIPPED', 'CANCELED')) AS lost
-    FROM step_edges d JOIN steps p ON p.id = d.parent_id WHERE d.child_id = s.id) r
-WHERE s.state = 'BLOCKED' AND (s.waiting_parents <> r.waiting OR r.waiting = 0 OR r.lost > 0)
-   OR s.state IN ('READY', 'SUCCEEDED', 'FAILED') AND r.waiting > 0 OR s.state = 'SKIPPED' AND r.lost = 0`},
+FROM (
+    SELECT t.name, t.state, t.waiting_parents, COALESCE(g.waiting, 0) AS waiting, COALESCE(g.lost, 0) AS lost
+    FROM steps t LEFT JOIN (
+        SELECT d.child_id, count(*) FILTER (WHERE p.state <> 'SUCCEEDED') AS waiting,
+            count(*) FILTER (WHERE p.state IN ('FAILED', 'SKIPPED', 'CANCELED')) AS lost
+        FROM step_edges d JOIN steps p ON p.id = d.parent_id GROUP BY d.child_id) g ON g.child_id = t.id) s
+WHERE s.state = 'BLOCKED' AND (s.waiting_parents <> s.waiting OR s.waiting = 0 OR s.lost > 0)
+   OR s.state IN ('READY', 'SUCCEEDED', 'FAILED') AND s.waiting > 0 OR s.state = 'SKIPPED' AND s.lost = 0`},
 		{"an attempt starts when it is due", `
 SELECT format('step %s: attempt %s leased %s, due %s', s.name, a.number, a.leased_at, COALESCE(b.next_due, s.opened_at))
 FROM attempts a JOIN steps s ON s.id = a.step_id JOIN executions e ON e.id = s.execution_id
