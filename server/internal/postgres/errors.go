@@ -23,7 +23,13 @@ const (
 	codeTooManyClients    = "53300"
 	codeProtocolViolation = "08P01"
 	codeUndefinedTable    = "42P01"
+	codeNotSupported      = "0A000"
 )
+
+// changedPlan is the place in PostgreSQL that refuses a prepared statement whose answer has other types
+// since a migration; the code alone would not tell. The driver forgets the statement, so the next
+// try prepares it anew.
+const changedPlan = "RevalidateCachedQuery"
 
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
 var errStale = errors.New("rows changed under their lock")
@@ -44,6 +50,10 @@ func classify(err error) fault {
 		switch pg.Code {
 		case codeSerialization, codeDeadlock:
 			return faultRetry
+		case codeNotSupported:
+			if pg.Routine == changedPlan {
+				return faultTransient
+			}
 		case codeLockNotAvailable:
 			return faultLocked
 		case codeQueryCanceled: // a statement took too long: one item of a batch may be to blame
