@@ -58,13 +58,14 @@ func (c *benchCommand) Validate() error {
 		}
 	}
 	var size, seconds, rate error
-	if c.Size <= 0 || c.Size > 1000 {
+	// What is no number is not within any bounds.
+	if inside := c.Size > 0 && c.Size <= 1000; !inside {
 		size = errors.New("--size must be more than 0, and at most 1000")
 	}
-	if c.Seconds < 0 || c.Seconds > mostSeconds {
+	if inside := c.Seconds >= 0 && c.Seconds <= mostSeconds; !inside {
 		seconds = fmt.Errorf("--seconds must be from 0 to %d", mostSeconds)
 	}
-	if c.Rate <= 0 || c.Rate > 100_000 {
+	if inside := c.Rate > 0 && c.Rate <= 100_000; !inside {
 		rate = errors.New("--rate must be more than 0, and at most 100000")
 	}
 	return join(

@@ -64,6 +64,15 @@ func TestBench_PrintsOneObject(t *testing.T) {
 	}
 }
 
+// TestBench_TellsWhatAServerSaid when it does not start, by a flag that it does not know for instance.
+func TestBench_TellsWhatAServerSaid(t *testing.T) {
+	t.Parallel()
+	p := launch(t, "bench", "P3", "--serve-flag=--nonsense", "--database-url", startPostgres(t).URL())
+	if status := p.wait(time.Minute); status != 1 || !strings.Contains(p.stderr.String(), "unknown flag --nonsense") {
+		t.Errorf("status %d, %q; want 1 and the server's words", status, p.stderr.String())
+	}
+}
+
 func TestBench_Settings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ args, says string }{
@@ -72,6 +81,9 @@ func TestBench_Settings(t *testing.T) {
 		{"P1 --size=0", "--size"},
 		{"P1 --seconds=-1", "--seconds"},
 		{"P1 --rate=0", "--rate"},
+		{"P1 --size=nan", "--size"},
+		{"P1 --seconds=nan", "--seconds"},
+		{"P1 --rate=nan", "--rate"},
 		{"P1 --lease-most=501", "--lease-most"},
 		{"P1 --batch=501", "--batch"},
 		{"P5 --backlogs=10,0", "--backlogs"},

@@ -93,7 +93,7 @@ func (c *runCommand) Run(ctx context.Context) error {
 	if c.Pairs < 1 {
 		return errors.New("--pairs: at least 1")
 	}
-	if c.Size <= 0 {
+	if positive := c.Size > 0; !positive { // What is no number is not.
 		return errors.New("--size: more than 0")
 	}
 	self, err := os.Executable()

@@ -9,9 +9,12 @@ import (
 // ledger is what this site's clients were told: the other half of the verdict.
 type ledger struct {
 	mu       sync.Mutex
-	accepted map[uuid.UUID]bool  // executions that were answered OK
-	unsure   int64               // executions that were asked for, and of which nobody knows
-	steps    map[uuid.UUID]tally // that were leased
+	accepted map[uuid.UUID]string // executions that were answered OK: the key that they were asked for by
+	asked    map[string]uuid.UUID // the other way round
+	merged   int64                // keys that were answered OK with the execution of another one
+	split    int64                // keys that were answered OK with another execution than before
+	unsure   int64                // executions that were asked for, and of which nobody knows
+	steps    map[uuid.UUID]tally  // that were leased
 }
 
 // tally is what became of a step's leases.
@@ -21,16 +24,27 @@ type tally struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{accepted: map[uuid.UUID]bool{}, steps: map[uuid.UUID]tally{}}
+	return &ledger{accepted: map[uuid.UUID]string{}, asked: map[string]uuid.UUID{}, steps: map[uuid.UUID]tally{}}
 }
 
-// accept notes an execution that was answered OK. An id that nobody can read is missed in the
-// tables.
-func (l *ledger) accept(execution string) {
+// accept notes an execution that was answered OK, and its key: each has one of its own, whoever
+// asks again. An id that nobody can read is missed in the tables.
+func (l *ledger) accept(key, execution string) {
 	id, _ := uuid.Parse(execution)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.accepted[id] = true
+	if before, known := l.asked[key]; known {
+		if before != id {
+			l.split++
+		}
+		return
+	}
+	l.asked[key] = id
+	if _, taken := l.accepted[id]; taken {
+		l.merged++
+		return
+	}
+	l.accepted[id] = key
 }
 
 // doubt notes executions whose enqueue was given up.

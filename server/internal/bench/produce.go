@@ -108,7 +108,7 @@ func (s *site) enqueueOne(ctx context.Context, client leaseholdv1.ExecutionServi
 	return s.insist(ctx, func(ctx context.Context) error {
 		answer, err := client.EnqueueExecution(ctx, req)
 		if err == nil {
-			s.ledger.accept(answer.GetExecution().GetId())
+			s.ledger.accept(req.GetIdempotencyKey(), answer.GetExecution().GetId())
 		}
 		return err
 	})
@@ -124,11 +124,14 @@ func (s *site) enqueueBatch(ctx context.Context, client leaseholdv1.ExecutionSer
 		if err != nil {
 			return err
 		}
-		for _, one := range answer.GetResults() {
+		if got := len(answer.GetResults()); got != len(batch.GetRequests()) {
+			return fmt.Errorf("%d of a batch of %d were answered", got, len(batch.GetRequests()))
+		}
+		for i, one := range answer.GetResults() {
 			if refused := one.GetError(); refused != nil {
 				return status.ErrorProto(refused)
 			}
-			s.ledger.accept(one.GetResponse().GetExecution().GetId())
+			s.ledger.accept(batch.GetRequests()[i].GetIdempotencyKey(), one.GetResponse().GetExecution().GetId())
 		}
 		return nil
 	})

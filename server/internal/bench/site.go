@@ -66,7 +66,10 @@ func (s *stage) newSite(ctx context.Context, count int, flags ...string) (*site,
 }
 
 func (s *site) createDatabase(ctx context.Context) (err error) {
-	if err := s.admin(ctx, "CREATE DATABASE "+pgx.Identifier{s.database}.Sanitize()); err != nil {
+	// This is not stopped in the middle: it might come to be after close has dropped it.
+	made, cancel := context.WithTimeout(context.WithoutCancel(ctx), setUpLimit)
+	defer cancel()
+	if err := s.admin(made, "CREATE DATABASE "+pgx.Identifier{s.database}.Sanitize()); err != nil {
 		return fmt.Errorf("make a database for the scenario beside the given one: %w", err)
 	}
 	if s.url, err = withDatabase(s.stage.url, s.database); err != nil {

@@ -32,6 +32,7 @@ func (s *site) verdict(ctx context.Context, drained bool) (v verdict, err error)
 func (v verdict) and(w verdict) verdict { return verdict{v.lost + w.lost, v.doubled + w.doubled} }
 
 // judgeExecutions: each one that was accepted is there, once, and as it should be, and no other is.
+// An OK for which there is no execution of its own is lost too.
 func (s *site) judgeExecutions(ctx context.Context, drained bool) (v verdict, err error) {
 	rows, err := s.db.Query(ctx, `SELECT e.id, CASE WHEN $2 THEN e.state = 'SUCCEEDED'
 			ELSE e.ended_at IS NULL AND EXISTS (SELECT FROM scheduling_requests r WHERE r.execution_id = e.id) END
@@ -43,54 +44,58 @@ func (s *site) judgeExecutions(ctx context.Context, drained bool) (v verdict, er
 	var id uuid.UUID
 	var good bool
 	_, err = pgx.ForEachRow(rows, []any{&id, &good}, func() error {
-		switch {
-		case !s.ledger.accepted[id]:
+		if _, accepted := s.ledger.accepted[id]; !accepted {
 			surplus++
-		default:
-			found++
-			if !good {
-				v.lost++
-			}
+			return nil
+		}
+		found++
+		if !good {
+			v.lost++
 		}
 		return nil
 	})
-	v.lost += int64(len(s.ledger.accepted)) - found
-	v.doubled = max(surplus-s.ledger.unsure, 0)
+	v.lost += int64(len(s.ledger.accepted)) - found + s.ledger.merged
+	v.doubled = max(surplus-s.ledger.unsure, 0) + s.ledger.split
 	return v, err
 }
 
 // judgeSteps: each step that succeeded was run once, in one attempt; each success that was
-// answered OK is there.
+// answered OK is there. A backlog's steps, whose executions nobody judges, were all reported once
+// they were leased.
 func (s *site) judgeSteps(ctx context.Context, _ bool) (v verdict, err error) {
 	// An attempt that was handed back before anybody got it does not count.
-	rows, err := s.db.Query(ctx, `SELECT s.id, s.state = 'SUCCEEDED', COALESCE(a.counted, 0), COALESCE(a.succeeded, 0)
-		FROM steps s LEFT JOIN (
+	rows, err := s.db.Query(ctx, `SELECT s.id, s.state = 'SUCCEEDED', COALESCE(a.counted, 0), COALESCE(a.succeeded, 0), COALESCE(e.name = $1, false)
+		FROM steps s LEFT JOIN executions e ON e.id = s.execution_id LEFT JOIN (
 			SELECT t.step_id, count(*) FILTER (WHERE t.state <> 'RELEASED') AS counted, count(*) FILTER (WHERE t.state = 'SUCCEEDED') AS succeeded
 			FROM attempts t GROUP BY t.step_id) a ON a.step_id = s.id
-		WHERE s.state = 'SUCCEEDED' OR a.counted > 0`)
+		WHERE s.state = 'SUCCEEDED' OR a.step_id IS NOT NULL`, filler)
 	if err != nil {
 		return v, err
 	}
-	there := 0 // of the reported ones
+	seen := make(map[uuid.UUID]bool, len(s.ledger.steps))
 	var id uuid.UUID
-	var success bool
+	var success, copied bool
 	var counted, succeeded int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &success, &counted, &succeeded}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &success, &counted, &succeeded, &copied}, func() error {
 		told := s.ledger.steps[id]
-		if told.reported > 0 && success && succeeded > 0 {
-			there++
+		seen[id] = true
+		if told.reported > 0 && (!success || succeeded == 0) {
+			v.lost++
 		}
 		if success && (told.runs == 0 || succeeded == 0) {
 			v.lost++ // Nobody did it.
 		}
+		if copied && told.runs > 0 && told.reported == 0 {
+			v.lost++ // It was taken away.
+		}
 		v.doubled += max(counted, succeeded, int64(told.runs), 1) - 1
 		return nil
 	})
-	for _, told := range s.ledger.steps {
-		if told.reported > 0 {
+	for id, told := range s.ledger.steps {
+		if !seen[id] { // No table knows of the lease.
 			v.lost++
+			v.doubled += int64(max(told.runs, 1)) - 1
 		}
 	}
-	v.lost -= int64(there)
 	return v, err
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +62,7 @@ func (s *site) copyOf(t *testing.T, i int) *site {
 		}
 	})
 	maps.Copy(c.ledger.accepted, s.ledger.accepted)
+	maps.Copy(c.ledger.asked, s.ledger.asked)
 	maps.Copy(c.ledger.steps, s.ledger.steps)
 	return c
 }
@@ -84,8 +87,22 @@ func TestVerdict_FindsWhatIsWrong(t *testing.T) {
 	if v, err := s.verdict(ctx, true); err != nil || v != (verdict{}) {
 		t.Fatalf("a good run: %+v, %v", v, err)
 	}
+	first := slices.MinFunc(slices.Collect(maps.Keys(s.ledger.steps)), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
+	var copied uuid.UUID
+	if err := s.db.QueryRow(ctx, `SELECT execution_id FROM steps WHERE id = $1`, first).Scan(&copied); err != nil {
+		t.Fatal(err)
+	}
 	s.db.Close() // A database can be copied when nobody uses it.
 	s.db = nil
+	// The execution of one step becomes a copy in a backlog, and the step's only lease was taken away.
+	const firstStep = `(SELECT min(id::text)::uuid FROM steps)`
+	const backlog = `UPDATE executions SET name = 'filler' WHERE id = (SELECT execution_id FROM steps WHERE id = ` + firstStep + `);
+		UPDATE steps SET state = 'READY' WHERE id = ` + firstStep + `; UPDATE attempts SET state = 'LOST' WHERE step_id = ` + firstStep
+	taken := func(l *ledger, runs int32) {
+		delete(l.asked, l.accepted[copied])
+		delete(l.accepted, copied)
+		l.steps[first] = tally{runs: runs}
+	}
 	anyOf := func(steps map[uuid.UUID]tally) uuid.UUID {
 		for id := range steps {
 			return id
@@ -122,7 +139,14 @@ func TestVerdict_FindsWhatIsWrong(t *testing.T) {
 		}},
 		{what: "a handler ran twice", told: func(l *ledger) { l.run(anyOf(l.steps).String()) }, want: verdict{doubled: 1}},
 		{what: "a step succeeded that nobody ran", told: func(l *ledger) { delete(l.steps, anyOf(l.steps)) }, want: verdict{lost: 1}},
-		{what: "an execution was accepted that never was", told: func(l *ledger) { l.accept(uuid.NewString()) }, want: verdict{lost: 1}},
+		{what: "an execution was accepted that never was", told: func(l *ledger) { l.accept("another", uuid.NewString()) }, want: verdict{lost: 1}},
+		{what: "a key was answered with another key's execution", told: func(l *ledger) { l.accept("another", l.asked["7"].String()) }, want: verdict{lost: 1}},
+		{what: "a key was answered with two executions", told: func(l *ledger) { l.accept("7", l.asked["8"].String()) }, want: verdict{doubled: 1}},
+		{what: "a call was repeated", told: func(l *ledger) { l.accept("7", l.asked["7"].String()) }},
+		{what: "a lease of a backlog was taken away", sql: backlog, told: func(l *ledger) { taken(l, 1) }, want: verdict{lost: 1}},
+		{what: "a lease of a backlog was given twice, and no attempt of it counts", sql: backlog + `; UPDATE attempts SET state = 'RELEASED' WHERE step_id = ` + firstStep,
+			told: func(l *ledger) { taken(l, 2) }, want: verdict{lost: 1, doubled: 1}},
+		{what: "a lease of which no table knows", told: func(l *ledger) { l.run(uuid.NewString()) }, want: verdict{lost: 1}},
 		{what: "what should wait is over", unfinish: true, want: verdict{lost: 20}},
 	} {
 		c := s.copyOf(t, i)

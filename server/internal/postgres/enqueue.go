@@ -346,7 +346,9 @@ func (e *enqueue) insert(ctx context.Context, w *writes) error {
 		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert edges", q.InsertEdges(ctx, e.edges)) })
 	}
 	if len(e.payloads.StepIds) > 0 {
-		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert inputs", q.InsertPayloads(ctx, dbsqlc.InsertPayloadsParams(e.payloads))) })
+		list = append(list, func(q *dbsqlc.Queries) error {
+			return wrap("insert inputs", q.InsertPayloads(ctx, dbsqlc.InsertPayloadsParams(e.payloads)))
+		})
 	}
 	return e.t.together(ctx, append(list, w.calls(ctx)...)...)
 }

@@ -24,9 +24,15 @@ const (
 	codeProtocolViolation = "08P01"
 	codeUndefinedTable    = "42P01"
 	codeUniqueViolation   = "23505"
+	codeNotSupported      = "0A000"
 
 	keyConstraint = "executions_key" // the index of idempotency keys
 )
+
+// changedPlan is the place in PostgreSQL that refuses a prepared statement whose answer has other types
+// since a migration; the code alone would not tell. The driver forgets the statement, so the next
+// try prepares it anew.
+const changedPlan = "RevalidateCachedQuery"
 
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
 var errStale = errors.New("rows changed under their lock")
@@ -52,6 +58,10 @@ func classify(err error) fault {
 				return faultRetry
 			}
 			return faultOther
+		case codeNotSupported:
+			if pg.Routine == changedPlan {
+				return faultTransient
+			}
 		case codeLockNotAvailable:
 			return faultLocked
 		case codeQueryCanceled: // a statement took too long: one item of a batch may be to blame

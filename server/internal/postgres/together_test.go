@@ -207,3 +207,82 @@ func (c *waits) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryD
 
 // TraceBatchEnd has nothing to do.
 func (c *waits) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// untouched checks that a session which was in the middle of a batch is not used again, or is as new:
+// nothing of its transaction is there, and none is still out of the pool.
+func (s *stand) untouched(t *testing.T) {
+	t.Helper()
+	s.eventually("the session is given back", func() bool { return s.store.Pool().Stat().AcquiredConns() == 0 })
+	for range s.store.Pool().Config().MaxConns + 1 {
+		err := s.store.Together(t.Context(), func(q *dbsqlc.Queries) error { _, err := q.Now(t.Context()); return err })
+		if err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	}
+	if n := query[int](s, "SELECT count(*) FROM payloads"); n != 0 {
+		t.Errorf("%d payloads of a transaction that failed", n)
+	}
+}
+
+// TestTogether_BrokenOffInTheMiddle: while a statement of a batch waits for a lock its caller leaves, or
+// it waits too long, or a call breaks down. Each time the transaction is undone, no session is lost, and
+// no call stays suspended: that the test binary looks for in the end. Caught: parts that are not stopped.
+func TestTogether_BrokenOffInTheMiddle(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	put := putting(t, "INPUT")
+	s.enqueue(spec("build", 1))
+	l := s.leaseOne(s.register("w", "build", 1), time.Minute)
+	s.exec("DELETE FROM payloads")
+	lock := func(q *dbsqlc.Queries) error {
+		_, err := q.LockLeasesWaiting(t.Context(), []uuid.UUID{l.AttemptID})
+		return err
+	}
+	h := s.hold("SELECT FROM leases FOR UPDATE")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	left := async(func() error { return s.store.Together(ctx, put, lock, put) })
+	s.waiting(1)
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller left: %v", err)
+	}
+	s.untouched(t)
+	var unavailable *scheduler.UnavailableError
+	if err := s.store.Together(t.Context(), put, lock, put); !errors.As(err, &unavailable) || !unavailable.Locked {
+		t.Errorf("a lock that does not come: %v", err)
+	}
+	s.untouched(t)
+	h.release()
+	func() {
+		defer func() {
+			if got := recover(); got != "broken down" {
+				t.Errorf("a call broke down with %v", got)
+			}
+		}()
+		_ = s.store.Together(t.Context(), put, func(q *dbsqlc.Queries) error {
+			if _, err := q.Now(t.Context()); err != nil {
+				return err
+			}
+			panic("broken down")
+		}, put)
+	}()
+	s.untouched(t)
+}
+
+// TestTogether_OutlivesAChangedTable: a statement that was prepared before a migration changed a type of
+// its answer is prepared again, and its caller hears nothing of it; alone and in a batch.
+func TestTogether_OutlivesAChangedTable(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	look := func(q *dbsqlc.Queries) error {
+		_, err := q.Payloads(t.Context(), dbsqlc.PayloadsParams{StepIds: []uuid.UUID{uuid.New()}, Roles: []string{"INPUT"}})
+		return err
+	}
+	for _, change := range []string{"SELECT", "ALTER TABLE payloads ALTER COLUMN content_type TYPE varchar(300)"} {
+		s.exec(change)
+		if err := s.store.Together(t.Context(), putting(t, "INPUT"), look); err != nil {
+			t.Errorf("after %q: %v", change, err)
+		}
+	}
+}

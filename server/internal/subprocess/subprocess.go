@@ -25,6 +25,7 @@ type Process struct {
 	Name string
 
 	cmd    *exec.Cmd
+	log    string        // the file to which it writes stderr
 	lines  chan string   // of its stdout; closed at its end
 	exited chan struct{} // closed at its end
 	ending atomic.Bool   // it was told to end
@@ -42,7 +43,8 @@ type Config struct {
 // Start runs our own program with other arguments.
 func Start(cfg Config) (*Process, error) {
 	name := cfg.Name
-	log, err := os.OpenFile(filepath.Join(cfg.Folder, name+".log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	path := filepath.Join(cfg.Folder, name+".log")
+	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -52,7 +54,7 @@ func Start(cfg Config) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	defer writer.Close()
-	p := &Process{Name: name, cmd: exec.Command(cfg.Program, cfg.Args...), lines: make(chan string, 16), exited: make(chan struct{})}
+	p := &Process{Name: name, cmd: exec.Command(cfg.Program, cfg.Args...), log: path, lines: make(chan string, 16), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Env = writer, log, append(plainEnv(), cfg.Env...)
 	// A process group of its own: a Ctrl-C at the terminal is ours to handle.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -102,17 +104,29 @@ func (p *Process) run() error {
 	return <-started
 }
 
-// Line waits for the next line of stdout.
+// Line waits for the next line of stdout. If there is none any more the error has the end of the log:
+// whoever gave it a wrong setting looks here.
 func (p *Process) Line(ctx context.Context) (string, error) {
 	select {
 	case text, ok := <-p.lines:
 		if !ok {
-			return "", fmt.Errorf("%s ended", p.Name)
+			return "", fmt.Errorf("%s ended: %s", p.Name, p.lastWords())
 		}
 		return text, nil
 	case <-ctx.Done():
 		return "", fmt.Errorf("%s says nothing: %w", p.Name, context.Cause(ctx))
 	}
+}
+
+const tailBytes = 1000 // of a log
+
+// lastWords are the end of the log.
+func (p *Process) lastWords() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return "it has no log"
+	}
+	return strings.TrimSpace(string(text[max(0, len(text)-tailBytes):]))
 }
 
 // PID is its process id.

@@ -72,12 +72,16 @@ func Run(ctx context.Context, cfg Config) (*result.Run, error) {
 	if err := figures.Analyze(ctx, cfg.URL); err != nil {
 		return nil, err
 	}
+	program, err := find(ctx)
+	if err != nil {
+		return nil, err
+	}
 	before, err := figures.Read(ctx, cfg.URL)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now() // monotonic
-	if err := drain(ctx, cfg, rounds); err != nil {
+	if err := drain(ctx, cfg, program, rounds); err != nil {
 		return nil, err
 	}
 	r := &result.Run{Scenario: "P12", Side: "limit", Unit: "executions/s"}
@@ -102,11 +106,7 @@ func fill(ctx context.Context, cfg Config) error {
 }
 
 // drain runs pgbench.
-func drain(ctx context.Context, cfg Config, rounds int) error {
-	program, err := find(ctx)
-	if err != nil {
-		return err
-	}
+func drain(ctx context.Context, cfg Config, program string, rounds int) error {
 	conn, err := environment(cfg.URL)
 	if err != nil {
 		return err

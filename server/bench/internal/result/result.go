@@ -94,15 +94,24 @@ func (r *Run) Write(to io.Writer) error {
 	return nil
 }
 
-// Read reads what a run printed: exactly one object, of that scenario.
+// Read reads what a run printed: exactly one object, of that scenario. It has to tell what it lost and
+// doubled: the other program's form may change, and silence is no zero.
 func Read(from io.Reader, scenario string) (*Run, error) {
-	var r Run
+	var text json.RawMessage
 	d := json.NewDecoder(from)
-	if err := d.Decode(&r); err != nil {
+	if err := d.Decode(&text); err != nil {
 		return nil, fmt.Errorf("read the result: %w", err)
 	}
 	if d.More() {
 		return nil, errors.New("read the result: something follows it")
+	}
+	var r Run
+	var told struct{ Lost, Doubled, Errors *int64 }
+	if err := errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, &told)); err != nil {
+		return nil, fmt.Errorf("read the result: %w", err)
+	}
+	if told.Lost == nil || told.Doubled == nil || told.Errors == nil {
+		return nil, errors.New("the result does not tell lost, doubled and errors")
 	}
 	if r.Scenario != scenario {
 		return nil, fmt.Errorf("the result is that of scenario %q, not of %s", r.Scenario, scenario)

@@ -200,18 +200,21 @@ func TestRun_RefusesWhatIsBad(t *testing.T) {
 		ours, peer func(*testing.T) string
 		line       string
 	}{
-		"ours lost":           {wrong(1, 0), good, "P1 ratio 1.00 min 1.00 max 1.00 lost 1 doubled 0 ours 10/s peer 10/s"},
-		"ours doubled":        {wrong(0, 2), good, "P1 ratio 1.00 min 1.00 max 1.00 lost 0 doubled 2 ours 10/s peer 10/s"},
-		"the peer lost":       {good, wrong(3, 0), "P1 ratio 1.00 min 1.00 max 1.00 lost 3 doubled 0 ours 10/s peer 10/s"},
-		"ours crashes":        {func(t *testing.T) string { return fake(t, 2, "") }, good, "P1 failed lost 0 doubled 0"},
-		"the peer crashes":    {good, func(t *testing.T) string { return fake(t, 2, "") }, "P1 failed lost 0 doubled 0"},
-		"lost and fails":      {func(t *testing.T) string { return fake(t, 1, answer(t, result.Run{Scenario: "P1", Lost: 4})) }, good, "P1 failed lost 4 doubled 0"},
-		"good and fails":      {func(t *testing.T) string { return fake(t, 1, ran(t, "P1", 10)) }, good, "P1 failed lost 0 doubled 0"},
-		"no result":           {func(t *testing.T) string { return fake(t, 0, "") }, good, "P1 failed lost 0 doubled 0"},
-		"no JSON":             {func(t *testing.T) string { return fake(t, 0, "P1 is fast") }, good, "P1 failed lost 0 doubled 0"},
-		"two results":         {func(t *testing.T) string { return fake(t, 0, ran(t, "P1", 1)+"\n"+ran(t, "P1", 1)) }, good, "P1 failed lost 0 doubled 0"},
-		"another scenario":    {func(t *testing.T) string { return fake(t, 0, ran(t, "P2", 10)) }, good, "P1 failed lost 0 doubled 0"},
-		"nothing was done":    {func(t *testing.T) string { return fake(t, 0, `{"scenario":"P1"}`) }, good, "P1 failed lost 0 doubled 0"},
+		"ours lost":        {wrong(1, 0), good, "P1 ratio 1.00 min 1.00 max 1.00 lost 1 doubled 0 ours 10/s peer 10/s"},
+		"ours doubled":     {wrong(0, 2), good, "P1 ratio 1.00 min 1.00 max 1.00 lost 0 doubled 2 ours 10/s peer 10/s"},
+		"the peer lost":    {good, wrong(3, 0), "P1 ratio 1.00 min 1.00 max 1.00 lost 3 doubled 0 ours 10/s peer 10/s"},
+		"ours crashes":     {func(t *testing.T) string { return fake(t, 2, "") }, good, "P1 failed lost 0 doubled 0"},
+		"the peer crashes": {good, func(t *testing.T) string { return fake(t, 2, "") }, "P1 failed lost 0 doubled 0"},
+		"lost and fails":   {func(t *testing.T) string { return fake(t, 1, answer(t, result.Run{Scenario: "P1", Lost: 4})) }, good, "P1 failed lost 4 doubled 0"},
+		"good and fails":   {func(t *testing.T) string { return fake(t, 1, ran(t, "P1", 10)) }, good, "P1 failed lost 0 doubled 0"},
+		"no result":        {func(t *testing.T) string { return fake(t, 0, "") }, good, "P1 failed lost 0 doubled 0"},
+		"no JSON":          {func(t *testing.T) string { return fake(t, 0, "P1 is fast") }, good, "P1 failed lost 0 doubled 0"},
+		"two results":      {func(t *testing.T) string { return fake(t, 0, ran(t, "P1", 1)+"\n"+ran(t, "P1", 1)) }, good, "P1 failed lost 0 doubled 0"},
+		"another scenario": {func(t *testing.T) string { return fake(t, 0, ran(t, "P2", 10)) }, good, "P1 failed lost 0 doubled 0"},
+		"nothing was done": {func(t *testing.T) string { return fake(t, 0, answer(t, result.Run{Scenario: "P1"})) }, good, "P1 failed lost 0 doubled 0"},
+		"no word of losses": {func(t *testing.T) string {
+			return fake(t, 0, `{"scenario":"P1","count":10,"rate":10,"errors":0,"doubled":0}`)
+		}, good, "P1 failed lost 0 doubled 0"},
 		"there is no program": {func(*testing.T) string { return "/nowhere/leasehold" }, good, "P1 failed lost 0 doubled 0"},
 	} {
 		t.Run(name, func(t *testing.T) {

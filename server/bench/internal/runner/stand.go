@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasehold/leasehold/server/internal/devpg"
@@ -15,7 +18,6 @@ import (
 type stand struct {
 	pg   *devpg.Server // nil: somebody else's
 	url  string
-	runs int
 	last string // name of the database of the last run
 }
 
@@ -23,7 +25,11 @@ type stand struct {
 // durably: a benchmark without that compares nothing.
 func openStand(ctx context.Context, address string) (*stand, error) {
 	s := &stand{url: address}
-	if address == "" {
+	if address != "" {
+		if _, err := s.address("any"); err != nil {
+			return nil, err
+		}
+	} else {
 		pg, err := startPostgres(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("start PostgreSQL: %w", err)
@@ -59,19 +65,34 @@ func checkDurable(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// makeLimit is for the statements that make a database. They are not stopped in the middle: one that
+// is made after we went to drop it would stay.
+const makeLimit = 3 * time.Minute
+
 // fresh removes the database of the last run and makes one for the next; all that was dirty is
-// written before, so that no run pays for the one before it.
+// written before, so that no run pays for the one before it. Its name is its own: on a server of
+// somebody else's nothing is dropped that we did not make.
 func (s *stand) fresh(ctx context.Context) (string, error) {
-	s.runs++
-	name := fmt.Sprintf("leasehold_bench_%d", s.runs)
-	err := s.do(ctx, func(conn *pgx.Conn) error {
-		statements := []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name, "VACUUM (ANALYZE)", "CHECKPOINT"}
-		if s.last != "" {
-			statements = append([]string{"DROP DATABASE IF EXISTS " + s.last + " WITH (FORCE)"}, statements...)
-		}
-		for _, q := range statements {
+	if err := ctx.Err(); err != nil {
+		return "", context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
+	defer cancel()
+	name := "leasehold_bench_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
+	database, err := s.address(name)
+	if err != nil {
+		return "", err
+	}
+	err = s.do(ctx, func(conn *pgx.Conn) error {
+		for _, q := range []string{s.drop(), "CREATE DATABASE " + name, "VACUUM (ANALYZE)", "CHECKPOINT"} {
+			if q == "" {
+				continue
+			}
 			if _, err := conn.Exec(ctx, q); err != nil {
 				return fmt.Errorf("%s: %w", q, err)
+			}
+			if strings.HasPrefix(q, "CREATE") {
+				s.last = name
 			}
 		}
 		return nil
@@ -79,10 +100,22 @@ func (s *stand) fresh(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make a database: %w", err)
 	}
-	s.last = name
+	return database, nil
+}
+
+// drop is the statement that removes the database of the last run; nothing if there is none.
+func (s *stand) drop() string {
+	if s.last == "" {
+		return ""
+	}
+	return "DROP DATABASE IF EXISTS " + s.last + " WITH (FORCE)"
+}
+
+// address is that of another database on the same server.
+func (s *stand) address(name string) (string, error) {
 	u, err := url.Parse(s.url)
-	if err != nil {
-		return "", fmt.Errorf("make a database: %w", err)
+	if err != nil || u.Scheme == "" || u.Host == "" && !u.Query().Has("host") {
+		return "", errors.New("--database-url: give it as postgres://user@host/database") // The error would show a password.
 	}
 	u.Path = "/" + name
 	return u.String(), nil
@@ -107,7 +140,7 @@ func (s *stand) close() error {
 		return nil
 	}
 	return s.do(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "DROP DATABASE IF EXISTS "+s.last+" WITH (FORCE)")
+		_, err := conn.Exec(ctx, s.drop())
 		return err
 	})
 }
