@@ -125,7 +125,7 @@ func TestB90_PgBouncerHalfSetUpIsRefused(t *testing.T) {
 	direct := r.url
 	refused := func(what, url, want string, args ...string) {
 		t.Helper()
-		r.url, r.args = url, append([]string{"--database-wait", "6s"}, args...)
+		r.url, r.args = url, append([]string{"--database-wait", "2s"}, args...)
 		before, _ := os.ReadFile(r.logPath) // none yet
 		r.launch()
 		select {
@@ -152,5 +152,10 @@ func TestB90_PgBouncerHalfSetUpIsRefused(t *testing.T) {
 	refused("types are guessed", b.through(direct, "simple_protocol"), "default_query_exec_mode must be", "--migrate=false")
 	refused("migrations share a session", b.through(direct, "cache_describe"), "this needs a session of its own")
 	away := bouncing(fmt.Sprintf("127.0.0.1:%d", freePort(t)), ignoredSettings)
-	refused("PostgreSQL is away", away.through(direct, "cache_describe"), "the database could not be reached for 6s")
+	refused("PostgreSQL is away", away.through(direct, "cache_describe"), "the database could not be reached for 2s")
+	if _, err := c.db.Exec(t.Context(), "ALTER ROLE "+r.role+" NOLOGIN"); err != nil {
+		t.Fatal(err)
+	}
+	b = bouncing(c.host(), ignoredSettings) // it has the code of parameters that are refused
+	refused("PostgreSQL lets nobody in", b.through(direct, "cache_describe"), "the database could not be reached for 2s")
 }
