@@ -159,3 +159,17 @@ func TestB90_PgBouncerHalfSetUpIsRefused(t *testing.T) {
 	b = bouncing(c.host(), ignoredSettings) // it has the code of parameters that are refused
 	refused("PostgreSQL lets nobody in", b.through(direct, "cache_describe"), "the database could not be reached for 2s")
 }
+
+// TestB90_TheReadmeHasTheSettings that are tried here.
+func TestB90_TheReadmeHasTheSettings(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(fmt.Sprintf(roleSettings, "leasehold") + "\nignore_startup_parameters = " + ignoredSettings + "\n") {
+		if line = strings.TrimSpace(line); !strings.Contains(string(readme), line+"\n") {
+			t.Errorf("the README lacks %q", line)
+		}
+	}
+}
