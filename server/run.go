@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func assemble(ctx context.Context, cfg settings, log *slog.Logger) (made *replic
 		return nil, err
 	}
 	s.relay, s.closers = relay, append(s.closers, closeSink)
-	hints, err := postgres.NewHints(s.store, cfg.DatabaseURL)
+	hints, err := postgres.NewHints(s.store, cmp.Or(cfg.DirectURL, cfg.DatabaseURL))
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func openDatabase(ctx context.Context, cfg settings, log *slog.Logger) error {
 		return err
 	}
 	if cfg.Migrate {
-		return postgres.Migrate(ctx, cfg.DatabaseURL, log)
+		return postgres.Migrate(ctx, cmp.Or(cfg.DirectURL, cfg.DatabaseURL), log)
 	}
 	return postgres.CheckSchema(ctx, cfg.DatabaseURL)
 }

@@ -18,18 +18,19 @@ type databaseFlag struct {
 type serveCommand struct {
 	Database databaseFlag `embed:""`
 	Settings settings     `embed:""`
+	Direct   string       `name:"direct-database-url" placeholder:"URL" help:"The same database without a pooler, where --database-url leads to one: to listen for hints, and to migrate. Without it such a server finds other replicas' work by looking, each second."`
 	Migrate  bool         `help:"Apply the migrations that the database lacks, before the start; safe when several servers start together."`
 }
 
 // Validate is called when the command was parsed.
 func (c *serveCommand) Validate() error {
-	return join(checkDatabaseURL(c.Database.URL), c.Settings.check())
+	return join(checkDatabaseURL(c.Database.URL), checkDirectURL(c.Direct), c.Settings.check())
 }
 
 // Run serves until ctx ends.
 func (c *serveCommand) Run(ctx context.Context, to console) error {
 	cfg := c.Settings
-	cfg.DatabaseURL, cfg.Migrate, cfg.Sink = c.Database.URL, c.Migrate, cmp.Or(cfg.Sink, sinkNone)
+	cfg.DatabaseURL, cfg.DirectURL, cfg.Migrate, cfg.Sink = c.Database.URL, c.Direct, c.Migrate, cmp.Or(cfg.Sink, sinkNone)
 	return run(ctx, cfg, cfg.Log.logger(to.err), func(line readyLine) error {
 		line.DatabaseURL = withoutPassword(line.DatabaseURL)
 		return line.print(to.out)

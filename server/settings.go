@@ -22,6 +22,8 @@ import (
 type settings struct {
 	// DatabaseURL is no flag here: `serve` takes one, `dev` has a database of its own.
 	DatabaseURL string `kong:"-"`
+	// DirectURL leads to PostgreSQL itself where DatabaseURL leads to a pooler; the same holds.
+	DirectURL string `kong:"-"`
 	// Migrate applies migrations before the start; the same holds.
 	Migrate bool `kong:"-"`
 	// FreeHTTP takes a free port where another program has that of HTTPListen: `dev`.
@@ -164,6 +166,16 @@ func checkSink(sink string) error {
 		return nil
 	}
 	return fmt.Errorf("--sink %q is not known; it is none, log, nats://host:port, or an http or https URL", sink)
+}
+
+func checkDirectURL(direct string) error {
+	if direct == "" {
+		return nil
+	}
+	if _, err := pgx.ParseConfig(direct); err != nil {
+		return fmt.Errorf("--direct-database-url: %w", err)
+	}
+	return nil
 }
 
 func checkDatabaseURL(database string) error {

@@ -31,7 +31,7 @@ func TestFlags_AllHaveHelpAndAnEnvironmentVariable(t *testing.T) {
 				t.Errorf("%s --%s: help %q, want one without the variable, which is added", command.Path(), flag.Name, flag.Help)
 			}
 			// What has to be given, is empty, or depends on the command.
-			noDefault := []string{"database-url", "data-dir", "capability", "label", "sink", "serve-flag"}
+			noDefault := []string{"database-url", "data-dir", "capability", "label", "sink", "serve-flag", "direct-database-url"}
 			if !flag.HasDefault && !flag.IsBool() && !slices.Contains(noDefault, flag.Name) {
 				t.Errorf("%s --%s has no default", command.Path(), flag.Name)
 			}
@@ -69,6 +69,7 @@ func TestSettings_BadOnesAreRefused(t *testing.T) {
 		{"--http-listen=8080", "--http-listen \"8080\" is not an address"},
 		{"--http-listen=127.0.0.1:http", "from 0 to 65535"},
 		{"--http-listen=", "is not an address"},
+		{"--direct-database-url=postgres://u@h:port/d", "--direct-database-url"},
 		{"--database-max-conns=1", "from 2 to 10000"},
 		{"--database-max-conns=10001", "from 2 to 10000"},
 		{"--database-max-conns=many", "--database-max-conns"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -84,10 +85,10 @@ func classify(err error) fault {
 }
 
 // isRefusedStart tells whether a session was refused for how it was begun: so a pooler answers
-// settings that it does not know.
+// settings that it does not know. It has the same code for a database that is away.
 func isRefusedStart(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeProtocolViolation
+	return errors.As(err, &pg) && pg.Code == codeProtocolViolation && strings.Contains(pg.Message, "startup parameter")
 }
 
 // fromConnection tells whether an error is one of the connection or of time, rather than of

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -121,6 +122,10 @@ func (h *Hints) listen(ctx context.Context, hear func(scheduler.Hint)) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errPooled) { // for ever: LISTEN would seem to work, and nothing would come
+			h.log.Warn("hints of other replicas are not heard: their work is found by looking", "error", err)
+			return
+		}
 		if failures == 0 {
 			h.log.Warn("connection for hints was lost", "error", err)
 		}
@@ -138,6 +143,9 @@ func (h *Hints) hear(ctx context.Context, hear func(scheduler.Hint), connected f
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := checkOwnSession(ctx, conn); err != nil {
+		return err
+	}
 	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}

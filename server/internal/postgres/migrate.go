@@ -77,7 +77,7 @@ func Await(ctx context.Context, url string, patience time.Duration, log *slog.Lo
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, errSettings) || classify(err) != faultTransient:
+		case errors.Is(err, errSettings) || errors.Is(err, errPrepared) || classify(err) != faultTransient:
 			return fmt.Errorf("connect to the database: %w", err)
 		case waited >= patience:
 			return fmt.Errorf("the database could not be reached for %s: %w", patience, err)
@@ -174,6 +174,9 @@ func migrationConfig(url string) (*pgx.ConnConfig, error) {
 // lockMigrations asks again and again instead of waiting inside PostgreSQL: a statement that
 // waits there has a snapshot, for whose end CREATE INDEX CONCURRENTLY would wait in turn.
 func lockMigrations(ctx context.Context, conn *pgx.Conn, log *slog.Logger) error {
+	if err := checkOwnSession(ctx, conn); err != nil { // the lock would stay with the pooler
+		return fmt.Errorf("lock the migrations: %w", err)
+	}
 	start := time.Now()
 	for complained := time.Duration(0); ; {
 		var locked bool

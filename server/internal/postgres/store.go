@@ -89,6 +89,9 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database url: %w", err)
 	}
+	if err := checkMode(cfg.ConnConfig.DefaultQueryExecMode); err != nil {
+		return nil, err
+	}
 	sessionSettings(cfg.ConnConfig)
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerIDs(conn)

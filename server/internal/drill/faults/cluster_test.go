@@ -78,7 +78,13 @@ func (c *cluster) start(cfg clusterConfig) {
 		}
 		c.replicas = append(c.replicas, c.newReplica(i, logs, cfg))
 	}
-	t.Cleanup(func() {
+	c.launch()
+}
+
+// launch starts the replicas that were prepared.
+func (c *cluster) launch() {
+	c.t.Helper()
+	c.t.Cleanup(func() {
 		for _, r := range c.replicas {
 			r.end()
 		}

@@ -10,6 +10,7 @@
 //	calls_test.go        clients that fail over between replicas and record each answer
 //	load_test.go         producers; worker_test.go: workers, a third of whose attempts fail or lapse
 //	hand_test.go         workers led by hand, and client processes that can be killed
+//	packaged_test.go     programs of others, such as PgBouncer (pgbouncer_stack_test.go)
 //	relay_test.go        replicas that publish to a sink, and die at it
 //	tables_test.go       what must hold in the tables, while it runs and at the end
 //	answers_test.go      what must hold between the answers and the tables

@@ -3,12 +3,9 @@ package faults
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,13 +22,11 @@ import (
 // patroniStack is PostgreSQL as many run it: three nodes under Patroni, which keeps its leader
 // in etcd, and HAProxy, which leads connections to it. All of it is on loopback.
 type patroniStack struct {
-	t      *testing.T
-	folder string
-	who    *syscall.Credential // PostgreSQL does not run as root
-	bin    string              // folder of PostgreSQL's programs
-	etcd   int                 // port
-	front  int                 // port of HAProxy, which leads to the leader
-	nodes  []*patroniNode
+	*packaged
+	bin   string // folder of PostgreSQL's programs
+	etcd  int    // port
+	front int    // port of HAProxy, which leads to the leader
+	nodes []*patroniNode
 }
 
 // patroniNode is one PostgreSQL with its Patroni.
@@ -43,24 +38,11 @@ type patroniNode struct {
 	patroni    *child
 }
 
-// patroniPrograms are what has to be installed beside PostgreSQL; Debian has them as packages.
-var patroniPrograms = []struct{ program, debian string }{
-	{"etcd", "etcd-server"}, {"patroni", "patroni"}, {"haproxy", "haproxy"},
-}
-
 // startPatroni starts everything, and waits until a node leads and another one follows it
 // synchronously.
 func startPatroni(t *testing.T) *patroniStack {
 	t.Helper()
-	var missing []string
-	for _, p := range patroniPrograms {
-		if _, err := exec.LookPath(p.program); err != nil {
-			missing = append(missing, p.debian)
-		}
-	}
-	if len(missing) > 0 {
-		t.Skipf("not installed; on Debian: apt-get install --no-install-recommends %s", strings.Join(missing, " "))
-	}
+	require(t, dependency{"etcd", "etcd-server"}, dependency{"patroni", "patroni"}, dependency{"haproxy", "haproxy"})
 	binaries, err := devpg.FindOrInstall(t.Context(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +51,7 @@ func startPatroni(t *testing.T) *patroniStack {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &patroniStack{t: t, folder: t.TempDir(), bin: filepath.Dir(server), etcd: freePort(t), front: freePort(t)}
-	s.unprivileged()
+	s := &patroniStack{packaged: newPackaged(t), bin: filepath.Dir(server), etcd: freePort(t), front: freePort(t)}
 	s.startEtcd()
 	for i := range 3 {
 		n := &patroniNode{name: fmt.Sprintf("pg%d", i+1), port: freePort(t), rest: freePort(t)}
@@ -84,60 +65,6 @@ func startPatroni(t *testing.T) *patroniStack {
 	s.startHAProxy()
 	eventually(t, 2*time.Minute, "a leader with a synchronous standby", s.safe)
 	return s
-}
-
-// unprivileged gives the folder to whom PostgreSQL runs as.
-func (s *patroniStack) unprivileged() {
-	s.t.Helper()
-	if os.Geteuid() != 0 {
-		return
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	uid, errUID := strconv.Atoi(u.Uid)
-	gid, errGID := strconv.Atoi(u.Gid)
-	if errUID != nil || errGID != nil {
-		s.t.Fatal(errUID, errGID)
-	}
-	s.who = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	// The folders above are the test's own, and closed to others.
-	for dir := s.folder; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	if err := os.Chown(s.folder, uid, gid); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *patroniStack) write(path, text string) {
-	s.t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// run starts a program that ends with the test; what it says is kept in a file.
-func (s *patroniStack) run(name, program string, args ...string) *child {
-	s.t.Helper()
-	log, err := os.OpenFile(filepath.Join(s.folder, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		_ = log.Close() // only ever appended to
-		if text, err := os.ReadFile(log.Name()); err == nil && s.t.Failed() {
-			s.t.Logf("log of %s:\n%s", name, lastLines(text, 20))
-		}
-	})
-	cmd := exec.Command(program, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.folder, log, log
-	cmd.Env = append(os.Environ(), "HOME="+s.folder)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.who}
-	return startChild(s.t, cmd)
 }
 
 func (s *patroniStack) startEtcd() {
@@ -304,20 +231,6 @@ func (s *patroniStack) cluster() *cluster {
 	s.t.Cleanup(c.db.Close)
 	c.start(clusterConfig{replicas: 2, program: shared.server(s.t), sweep: 200 * time.Millisecond})
 	return c
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	address, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatal(l.Addr())
-	}
-	return address.Port
 }
 
 // statusOf is the status of an answer, 0 if there is none.
