@@ -17,13 +17,24 @@
 //   - Every instant is PostgreSQL's: clock_timestamp() after the last lock for grants, now()
 //     elsewhere.
 //
-// What keeps it cheap, with what it brought where it was tried, in processor time per execution of a
-// drain (a worker's slots full, reports in batches):
+// What keeps it cheap, with what it brought where it was tried. Processor time is per execution of a
+// drain (a worker's slots full, reports in batches), PostgreSQL's and that of the server with its
+// clients:
 //
 //   - Statements take arrays: a transaction serves many callers.
-//   - Ids travel as bytes, one row is remembered per poll and not per lease, statistics of ends come
-//     from what the transaction knows, and tables whose rows are changed leave room for it on the
-//     page (HOT): PostgreSQL's part fell by a seventh, that of the server and its clients by a quarter.
-//   - Statements that do not wait for each other's answers are sent together (together.go): a
-//     dispatch is five round trips instead of seventeen.
+//   - Statements that do not wait for each other's answers are sent together (together.go), BEGIN with
+//     the first ones: a dispatch was seventeen round trips and is three, an enqueue was six and is
+//     three, a claim was four and is two. That is what the latency of an idle server consists of.
+//   - Plans are made once a session (store.go): PostgreSQL's time for one execution alone fell by half,
+//     in a drain by a twentieth.
+//   - Ids travel as bytes (ids.go), one row is remembered per poll and not per lease, statistics of ends
+//     come from what the transaction knows, and tables whose rows are changed leave room for it on
+//     the page (HOT): PostgreSQL's part fell by a seventh, the other by a quarter.
+//   - A dispatch tells what its leases bring (attempt_dispatch.go): their rows are not read again. What is
+//     inserted under locks is inserted plainly: WAL per execution fell by a fifth.
+//   - Lists of parameters have their room at once (reserve.go): the server's part fell by a fourteenth.
+//   - Claims commit without a wait for the disk (claim.go): nobody is told of them.
+//   - Walks begin where something can be left (frontier.go, lease_floor.go, timer_frontier.go): dead rows,
+//     which somebody's old snapshot keeps, cost nothing. With 45,000 of them a claim read 29,429 buffers,
+//     and reads 1,032.
 package postgres
