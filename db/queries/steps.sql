@@ -1,6 +1,6 @@
--- name: InsertSteps :execrows
--- The steps of new executions; one whose capability has no row is left out, and missed. Locks
--- the new rows; primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
+-- name: InsertSteps :exec
+-- The steps of new executions; one whose capability has no row breaks NOT NULL. Locks the new rows;
+-- primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
 INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
     start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
 SELECT u.id, u.execution_id, u.ordinal, u.name, c.id, u.node, u.priority, u.state, u.retry_policy, u.schedule_to_start,
@@ -13,7 +13,7 @@ FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@execution_ids::uuid[]) AS execu
         unnest(@start_delays::interval[]) AS start_delay, unnest(@has_children::boolean[]) AS has_children,
         unnest(@waiting_parents::integer[]) AS waiting_parents, unnest(@opened_ats::timestamptz[]) AS opened_at,
         unnest(@input_bytes::integer[]) AS input_bytes) u
-CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c;
+LEFT JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c ON true;
 
 -- name: StepsByID :many
 -- Steps with their live attempt, or zeros: the next number's row exists exactly while it is

@@ -24,7 +24,7 @@
 //   - Statements take arrays: a transaction serves many callers.
 //   - Statements that do not wait for each other's answers are sent together (together.go), BEGIN with
 //     the first ones: a dispatch was seventeen round trips and is three, an enqueue was six and is
-//     three, a claim was four and is two. That is what the latency of an idle server consists of.
+//     two, a claim was four and is two. That is what the latency of an idle server consists of.
 //   - Plans are made once a session (store.go): PostgreSQL's time for one execution alone fell by half,
 //     in a drain by a twentieth.
 //   - Ids travel as bytes (ids.go), one row is remembered per poll and not per lease, statistics of ends

@@ -325,7 +325,7 @@ func (s *Store) readExisting(ctx context.Context, batch []scheduler.NewExecution
 	}
 }
 
-// insert writes everything in one round trip.
+// insert writes everything and commits in one round trip.
 func (e *enqueue) insert(ctx context.Context, w *writes) error {
 	if len(e.rows.Ids) == 0 {
 		return nil
@@ -335,8 +335,8 @@ func (e *enqueue) insert(ctx context.Context, w *writes) error {
 			return wrap("insert executions", q.InsertExecutions(ctx, e.rows))
 		},
 		func(q *dbsqlc.Queries) error {
-			n, err := q.InsertSteps(ctx, e.steps)
-			if err == nil && int(n) != len(e.steps.Ids) {
+			err := q.InsertSteps(ctx, e.steps)
+			if lacksCapability(err) {
 				return errCapabilityGone
 			}
 			return wrap("insert steps", err)
@@ -350,5 +350,5 @@ func (e *enqueue) insert(ctx context.Context, w *writes) error {
 			return wrap("insert inputs", q.InsertPayloads(ctx, dbsqlc.InsertPayloadsParams(e.payloads)))
 		})
 	}
-	return e.t.together(ctx, append(list, w.calls(ctx)...)...)
+	return e.t.last(ctx, "enqueue", append(list, w.calls(ctx)...)...)
 }

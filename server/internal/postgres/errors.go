@@ -25,6 +25,7 @@ const (
 	codeProtocolViolation = "08P01"
 	codeUndefinedTable    = "42P01"
 	codeUniqueViolation   = "23505"
+	codeNotNullViolation  = "23502"
 	codeNotSupported      = "0A000"
 
 	keyConstraint = "executions_key" // the index of idempotency keys
@@ -82,6 +83,12 @@ func classify(err error) fault {
 		return faultOther
 	}
 	return faultTransient
+}
+
+// lacksCapability tells whether steps were to be written whose capability has no row.
+func lacksCapability(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeNotNullViolation && pg.ColumnName == "capability_id"
 }
 
 // isRefusedStart tells whether a session was refused for how it was begun: so a pooler answers

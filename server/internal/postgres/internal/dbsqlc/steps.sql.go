@@ -124,7 +124,7 @@ func (q *Queries) InsertEdges(ctx context.Context, arg InsertEdgesParams) error 
 	return err
 }
 
-const insertSteps = `-- name: InsertSteps :execrows
+const insertSteps = `-- name: InsertSteps :exec
 INSERT INTO steps (id, execution_id, ordinal, name, capability_id, node, priority, state, retry_policy, schedule_to_start,
     start_to_close, schedule_to_close, start_delay, has_children, waiting_parents, opened_at, input_bytes)
 SELECT u.id, u.execution_id, u.ordinal, u.name, c.id, u.node, u.priority, u.state, u.retry_policy, u.schedule_to_start,
@@ -137,7 +137,7 @@ FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS execution_id, unnes
         unnest($14::interval[]) AS start_delay, unnest($15::boolean[]) AS has_children,
         unnest($16::integer[]) AS waiting_parents, unnest($17::timestamptz[]) AS opened_at,
         unnest($18::integer[]) AS input_bytes) u
-CROSS JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c
+LEFT JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c ON true
 `
 
 type InsertStepsParams struct {
@@ -161,10 +161,10 @@ type InsertStepsParams struct {
 	InputBytes       []int32
 }
 
-// The steps of new executions; one whose capability has no row is left out, and missed. Locks
-// the new rows; primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
-func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, insertSteps,
+// The steps of new executions; one whose capability has no row breaks NOT NULL. Locks the new rows;
+// primary key and (execution_id, ordinal), and (namespace, name) of capabilities.
+func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) error {
+	_, err := q.db.Exec(ctx, insertSteps,
 		arg.Ids,
 		arg.ExecutionIds,
 		arg.Ordinals,
@@ -184,10 +184,7 @@ func (q *Queries) InsertSteps(ctx context.Context, arg InsertStepsParams) (int64
 		arg.OpenedAts,
 		arg.InputBytes,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const listParents = `-- name: ListParents :many
