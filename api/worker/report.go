@@ -24,7 +24,8 @@ const (
 )
 
 // report tells the server how an attempt ended, and tries until it is answered, the lease is
-// over, or ctx ends. One try is made in any case: the server's row decides, not this clock.
+// over, or ctx ends. One try is made in any case, and another while there is a server that has not
+// failed: the service's row decides, not this clock.
 func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttemptRequest) {
 	exhausted, most := 0, maxReports
 	for try := 0; ; try++ {
@@ -54,7 +55,7 @@ func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttem
 			return
 		}
 		left := r.leases.left(l)
-		if left <= 0 || !r.servers.pause(ctx, min(retryWait(try, retryCap), left), err) {
+		if left <= 0 && !(isAway(err) && r.servers.spare()) || !r.servers.pause(ctx, min(retryWait(try, retryCap), max(left, 0)), err) {
 			r.counts.unreported.Add(1)
 			r.log.Warn("report not answered in time, result dropped", append(l.attrs(), "tries", try+1, "error", err)...)
 			return

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,6 +116,43 @@ func TestReport_AfterTheLeaseEndedByTheClock(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := f.state().reportCalls; n != 1 {
 			t.Errorf("%d reports were tried, want 1", n)
+		}
+		s.mustStop(t)
+	})
+}
+
+// A server that is gone says nothing about a report whose lease is over: another one is asked, which
+// decides. Caught: the report is dropped, and its lateness noted nowhere.
+func TestReport_LateOneGoesToAServerThatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		servers := []*fakeServer{newFake(), newFake(), newFake()}
+		pipes := map[string]*pipe{}
+		for i, f := range servers {
+			f.onRenew = hang
+			f.onReport = func(context.Context, int, *report) error {
+				if calls.Add(1) == 1 {
+					return status.Error(codes.Unavailable, "away")
+				}
+				return nil
+			}
+			pipes[string(rune('a'+i))] = newPipe(t, f)
+		}
+		w := worker.New(over(pipes))
+		worker.HandleRaw(w, "deaf", func(context.Context, *rawJob) (*payload, error) {
+			time.Sleep(40 * time.Second)
+			return nil, nil
+		})
+		s := start(t, w)
+		time.Sleep(time.Second)
+		for _, f := range servers {
+			if f.state().parked > 0 {
+				f.enqueue(lease("deaf", "1"))
+			}
+		}
+		time.Sleep(3 * time.Minute)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d reports were tried, want 2", n)
 		}
 		s.mustStop(t)
 	})
