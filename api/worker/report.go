@@ -55,7 +55,8 @@ func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttem
 			return
 		}
 		left := r.leases.left(l)
-		if left <= 0 && !(isAway(err) && r.servers.spare()) || !r.servers.pause(ctx, min(retryWait(try, retryCap), max(left, 0)), err) {
+		over := left <= 0 && (!isAway(err) || !r.servers.spare())
+		if over || !r.servers.pause(ctx, min(retryWait(try, retryCap), max(left, 0)), err) {
 			r.counts.unreported.Add(1)
 			r.log.Warn("report not answered in time, result dropped", append(l.attrs(), "tries", try+1, "error", err)...)
 			return
