@@ -24,8 +24,8 @@ const (
 )
 
 // report tells the server how an attempt ended, and tries until it is answered, the lease is
-// over, or ctx ends. One try is made in any case, and another while there is a server that has not
-// failed: the service's row decides, not this clock.
+// over, or ctx ends. One try is made in any case, and as many as there are servers while none of them
+// answers: the service's row decides, not this clock.
 func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttemptRequest) {
 	exhausted, most := 0, maxReports
 	for try := 0; ; try++ {
@@ -55,7 +55,7 @@ func (r *run) report(ctx context.Context, l *lease, req *leaseholdv1.ReportAttem
 			return
 		}
 		left := r.leases.left(l)
-		over := left <= 0 && (!isAway(err) || !r.servers.spare())
+		over := left <= 0 && (!isAway(err) || try+1 >= r.servers.count())
 		if over || !r.servers.pause(ctx, min(retryWait(try, retryCap), max(left, 0)), err) {
 			r.counts.unreported.Add(1)
 			r.log.Warn("report not answered in time, result dropped", append(l.attrs(), "tries", try+1, "error", err)...)

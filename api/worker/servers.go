@@ -264,6 +264,13 @@ func (s *servers) answered(srv *server) {
 	s.reach.answered(srv.address)
 }
 
+// count is how many servers there are.
+func (s *servers) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.list)
+}
+
 // spare reports whether a server is left that does not fail.
 func (s *servers) spare() bool {
 	s.mu.Lock()
