@@ -8,15 +8,19 @@ SELECT unnest(@ids::uuid[]), unnest(@step_ids::uuid[]), unnest(@numbers::integer
     unnest(@lease_versions::bigint[]), unnest(@leased_ats::timestamptz[]), unnest(@start_to_close_ats::timestamptz[]),
     unnest(@lease_entries::bigint[]);
 
--- name: EndAttempts :execrows
--- Ends attempts whose lease rows were deleted before in the same transaction. Locks the rows;
--- primary key; HOT, for no index holds what changes.
-UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
-    outcome = u.outcome, end_entry = u.end_entry
-FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@reasons::text[]) AS reason,
-        unnest(@ended_ats::timestamptz[]) AS ended_at, unnest(@next_dues::timestamptz[]) AS next_due,
-        unnest(@failures::jsonb[]) AS failure, unnest(@outcomes::bytea[]) AS outcome, unnest(@end_entries::bigint[]) AS end_entry) u
-WHERE a.id = u.id AND a.state = 'LEASED';
+-- name: EndAttempts :exec
+-- Ends attempts whose lease rows were deleted before in the same transaction: all, or an
+-- error. Locks the rows; primary key; HOT, for no index holds what changes.
+WITH changed AS (
+    UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
+        outcome = u.outcome, end_entry = u.end_entry
+    FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@reasons::text[]) AS reason,
+            unnest(@ended_ats::timestamptz[]) AS ended_at, unnest(@next_dues::timestamptz[]) AS next_due,
+            unnest(@failures::jsonb[]) AS failure, unnest(@outcomes::bytea[]) AS outcome, unnest(@end_entries::bigint[]) AS end_entry) u
+    WHERE a.id = u.id AND a.state = 'LEASED'
+    RETURNING a.id
+)
+SELECT exactly(count(*), cardinality(@ids::uuid[])) FROM changed;
 
 -- name: FindAttempts :many
 -- Where attempts belong: facts that never change. Takes no lock; primary keys.

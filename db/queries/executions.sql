@@ -49,23 +49,27 @@ SELECT id, namespace, name, idempotency_key, content_hash, state, round, priorit
     sequence, end_entry, step_count, open_steps, unsuccessful_steps, live_attempts, labels, trace_context, outcome
 FROM executions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
--- name: UpdateExecutions :execrows
+-- name: UpdateExecutions :exec
 -- Writes what the domain decided. The rows are locked already; base, the revision that was
--- read, is the proof that nobody changed them since. Primary key; HOT until the end, for no index
--- holds what changes but the outcome.
-UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
-    ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
-    failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
-    open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
-FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@rounds::integer[]) AS round,
-        unnest(@stoppings::boolean[]) AS stopping, unnest(@due_ats::timestamptz[]) AS due_at,
-        unnest(@started_ats::timestamptz[]) AS started_at, unnest(@ended_ats::timestamptz[]) AS ended_at,
-        unnest(@deadlines::timestamptz[]) AS deadline, unnest(@cancel_deadlines::timestamptz[]) AS cancel_deadline,
-        unnest(@cancel_reasons::text[]) AS cancel_reason, unnest(@failures::jsonb[]) AS failure,
-        unnest(@bases::bigint[]) AS base, unnest(@revisions::bigint[]) AS revision, unnest(@sequences::bigint[]) AS sequence,
-        unnest(@end_entries::bigint[]) AS end_entry, unnest(@open_steps::integer[]) AS open_steps,
-        unnest(@unsuccessful_steps::integer[]) AS unsuccessful_steps, unnest(@live_attempts::integer[]) AS live_attempts) u
-WHERE e.id = u.id AND e.revision = u.base;
+-- read, is the proof that nobody changed them since: all, or an error. Primary key; HOT until the
+-- end, for no index holds what changes but the outcome.
+WITH changed AS (
+    UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
+        ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
+        failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
+        open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
+    FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@rounds::integer[]) AS round,
+            unnest(@stoppings::boolean[]) AS stopping, unnest(@due_ats::timestamptz[]) AS due_at,
+            unnest(@started_ats::timestamptz[]) AS started_at, unnest(@ended_ats::timestamptz[]) AS ended_at,
+            unnest(@deadlines::timestamptz[]) AS deadline, unnest(@cancel_deadlines::timestamptz[]) AS cancel_deadline,
+            unnest(@cancel_reasons::text[]) AS cancel_reason, unnest(@failures::jsonb[]) AS failure,
+            unnest(@bases::bigint[]) AS base, unnest(@revisions::bigint[]) AS revision, unnest(@sequences::bigint[]) AS sequence,
+            unnest(@end_entries::bigint[]) AS end_entry, unnest(@open_steps::integer[]) AS open_steps,
+            unnest(@unsuccessful_steps::integer[]) AS unsuccessful_steps, unnest(@live_attempts::integer[]) AS live_attempts) u
+    WHERE e.id = u.id AND e.revision = u.base
+    RETURNING e.id
+)
+SELECT exactly(count(*), cardinality(@ids::uuid[])) FROM changed;
 
 -- name: GetExecution :one
 -- One execution as committed. Takes no lock; primary key.

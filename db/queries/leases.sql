@@ -37,6 +37,17 @@ USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions
 WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
 RETURNING l.attempt_id, l.expires_at;
 
+-- name: EndLeases :exec
+-- As DeleteLeases, of rows that were locked with these versions: all of them, or an error.
+WITH deleted AS (
+    DELETE FROM leases l
+    USING (SELECT unnest(@attempt_ids::uuid[]) AS attempt_id, unnest(@lease_versions::bigint[]) AS lease_version
+          LIMIT cardinality(@attempt_ids::uuid[])) u
+    WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
+    RETURNING l.attempt_id
+)
+SELECT exactly(count(*), cardinality(@attempt_ids::uuid[])) FROM deleted;
+
 -- name: DeleteExpiredLeases :many
 -- Ends leases that are over, by this very statement's look: one that was renewed meanwhile
 -- stays. Locks and deletes the rows; primary key.

@@ -58,21 +58,26 @@ WITH RECURSIVE below AS (
 )
 SELECT s.id, s.execution_id FROM below b JOIN steps s ON s.id = b.id WHERE s.state = 'BLOCKED';
 
--- name: UpdateSteps :execrows
+-- name: UpdateSteps :exec
 -- Writes what the domain decided. Changed under the execution's lock only, and locks the rows;
--- a terminal step is not overwritten but by a new round. Primary key; HOT, no index holds what changes.
-UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
-    counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
-    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes,
-    checkpoint_bytes = u.checkpoint_bytes
-FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@waiting_parents::integer[]) AS waiting_parents,
-        unnest(@opened_ats::timestamptz[]) AS opened_at, unnest(@attempts_ended::integer[]) AS attempts_ended,
-        unnest(@counted::integer[]) AS counted, unnest(@failures::integer[]) AS failures,
-        unnest(@lost_in_row::integer[]) AS lost_in_row, unnest(@released_in_row::integer[]) AS released_in_row,
-        unnest(@last_failures::jsonb[]) AS failure, unnest(@stopped_because::text[]) AS stopped_because,
-        unnest(@parent_bytes::integer[]) AS parent_bytes, unnest(@output_bytes::integer[]) AS output_bytes,
-        unnest(@checkpoint_bytes::integer[]) AS checkpoint_bytes) u
-WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'));
+-- a terminal step is not overwritten but by a new round: all, or an error. Primary key; HOT, no index
+-- holds what changes.
+WITH changed AS (
+    UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
+        counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
+        failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes,
+        checkpoint_bytes = u.checkpoint_bytes
+    FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@waiting_parents::integer[]) AS waiting_parents,
+            unnest(@opened_ats::timestamptz[]) AS opened_at, unnest(@attempts_ended::integer[]) AS attempts_ended,
+            unnest(@counted::integer[]) AS counted, unnest(@failures::integer[]) AS failures,
+            unnest(@lost_in_row::integer[]) AS lost_in_row, unnest(@released_in_row::integer[]) AS released_in_row,
+            unnest(@last_failures::jsonb[]) AS failure, unnest(@stopped_because::text[]) AS stopped_because,
+            unnest(@parent_bytes::integer[]) AS parent_bytes, unnest(@output_bytes::integer[]) AS output_bytes,
+            unnest(@checkpoint_bytes::integer[]) AS checkpoint_bytes) u
+    WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'))
+    RETURNING s.id
+)
+SELECT exactly(count(*), cardinality(@ids::uuid[])) FROM changed;
 
 -- name: InsertEdges :exec
 -- The edges of new executions. Locks the new rows; primary key and step_edges_children.

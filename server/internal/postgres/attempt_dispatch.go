@@ -297,7 +297,8 @@ func (d *dispatch) finished(it scheduler.DispatchItem) {
 	d.finish.AttemptNumbers = append(d.finish.AttemptNumbers, int32(it.Number))
 }
 
-// write writes the grants, and deletes the requests that nothing needs any more.
+// write writes the grants, deletes the requests that nothing needs any more, reads what the workers
+// get with it unless that is much, and commits, in one round trip.
 func (d *dispatch) write(ctx context.Context) error {
 	list, err := d.grants(ctx)
 	if err != nil {
@@ -309,7 +310,22 @@ func (d *dispatch) write(ctx context.Context) error {
 			return wrap("delete requests", err)
 		})
 	}
-	return d.t.together(ctx, list...)
+	if d.answerBytes() <= smallAnswers {
+		list = append(list, fill(ctx, d.done.Leases)...)
+		d.done.Filled = true
+	}
+	return d.t.last(ctx, "dispatch", list...)
+}
+
+// smallAnswers are payloads that delay a commit by less than a round trip of their own.
+const smallAnswers = 64 << 10 // bytes
+
+// answerBytes is what the answers for what was granted weigh at most.
+func (d *dispatch) answerBytes() (n int) {
+	for _, it := range d.granted {
+		n += it.AnswerBytes
+	}
+	return n
 }
 
 // grants are the attempts and leases of what was granted.

@@ -44,47 +44,50 @@ func (s *Store) Fill(ctx context.Context, leases []scheduler.LeaseView) error {
 }
 
 func (s *Store) fill(ctx context.Context, leases []scheduler.LeaseView) error {
-	steps := make([]uuid.UUID, len(leases))
-	var parents []uuid.UUID
-	for i := range leases {
-		steps[i] = leases[i].StepID
-		if leases[i].ParentBytes > 0 && !leases[i].ParentOutputsOmitted {
-			parents = append(parents, leases[i].StepID)
+	for _, c := range fill(ctx, leases) {
+		if err := c(s.reads); err != nil {
+			return err
 		}
-	}
-	payloads, err := readPayloads(ctx, s.reads, steps, roleInput, roleCheckpoint)
-	if err != nil {
-		return err
-	}
-	outputs, err := s.parentOutputs(ctx, parents)
-	if err != nil {
-		return err
-	}
-	for i := range leases {
-		v := &leases[i]
-		v.Input = payloads[payloadKey{v.StepID, roleInput}]
-		v.Checkpoint = payloads[payloadKey{v.StepID, roleCheckpoint}]
-		v.ParentOutputs = outputs[v.StepID]
 	}
 	return nil
 }
 
-func (s *Store) parentOutputs(ctx context.Context, steps []uuid.UUID) (map[uuid.UUID]map[string]*task.Payload, error) {
-	found := map[uuid.UUID]map[string]*task.Payload{}
-	if len(steps) == 0 {
-		return found, nil
+// fill adds their payloads to leases.
+func fill(ctx context.Context, leases []scheduler.LeaseView) []call {
+	if len(leases) == 0 {
+		return nil
 	}
-	rows, err := s.reads.ParentOutputs(ctx, steps)
-	if err != nil {
-		return nil, fmt.Errorf("read parents' outputs: %w", err)
-	}
-	for _, r := range rows {
-		if found[r.ChildID] == nil {
-			found[r.ChildID] = map[string]*task.Payload{}
+	at := make(map[uuid.UUID]*scheduler.LeaseView, len(leases))
+	steps := make([]uuid.UUID, len(leases))
+	var parents []uuid.UUID
+	for i := range leases {
+		v := &leases[i]
+		steps[i], at[v.StepID] = v.StepID, v
+		if v.ParentBytes > 0 && !v.ParentOutputsOmitted {
+			parents = append(parents, v.StepID)
 		}
-		found[r.ChildID][r.Name] = &task.Payload{JSON: r.IsJson, Body: r.Body, ContentType: r.ContentType}
 	}
-	return found, nil
+	list := []call{func(q *dbsqlc.Queries) error {
+		payloads, err := readPayloads(ctx, q, steps, roleInput, roleCheckpoint)
+		for id, v := range at {
+			v.Input, v.Checkpoint = payloads[payloadKey{id, roleInput}], payloads[payloadKey{id, roleCheckpoint}]
+		}
+		return err
+	}}
+	if len(parents) == 0 {
+		return list
+	}
+	return append(list, func(q *dbsqlc.Queries) error {
+		rows, err := q.ParentOutputs(ctx, parents)
+		for _, r := range rows {
+			v := at[r.ChildID]
+			if v.ParentOutputs == nil {
+				v.ParentOutputs = map[string]*task.Payload{}
+			}
+			v.ParentOutputs[r.Name] = &task.Payload{JSON: r.IsJson, Body: r.Body, ContentType: r.ContentType}
+		}
+		return wrap("read parents' outputs", err)
+	})
 }
 
 func leaseView(r *dbsqlc.LeaseContentsRow) (scheduler.LeaseView, error) {

@@ -27,6 +27,7 @@ const (
 	codeUniqueViolation   = "23505"
 	codeNotNullViolation  = "23502"
 	codeNotSupported      = "0A000"
+	codeInexact           = "LH001" // of our function exactly
 
 	keyConstraint = "executions_key" // the index of idempotency keys
 )
@@ -38,6 +39,15 @@ const changedPlan = "RevalidateCachedQuery"
 
 // errStale says that rows which were locked were not as they were read: a bug, never a race.
 var errStale = errors.New("rows changed under their lock")
+
+// stale turns the complaint of a statement that did not change just what it was to change into errStale.
+func stale(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == codeInexact {
+		return fmt.Errorf("%w: %s", errStale, pg.Message)
+	}
+	return err
+}
 
 // fault is what an error of the driver means for the transaction that met it.
 type fault int

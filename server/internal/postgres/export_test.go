@@ -54,6 +54,18 @@ func (s *Store) Together(ctx context.Context, calls ...func(q *dbsqlc.Queries) e
 	return s.tx(ctx, "together", func(ctx context.Context, t *txn) error { return t.together(ctx, list...) })
 }
 
+// ErrStale says that a statement has not changed all that it was to change.
+var ErrStale = errStale
+
+// Last runs calls and the COMMIT in one round trip.
+func (s *Store) Last(ctx context.Context, calls ...func(q *dbsqlc.Queries) error) error {
+	list := make([]call, len(calls))
+	for i, c := range calls {
+		list[i] = func(q *dbsqlc.Queries) error { return stale(c(q)) }
+	}
+	return s.tx(ctx, "last", func(ctx context.Context, t *txn) error { return t.last(ctx, "last", list...) })
+}
+
 // Frontier is from when on something can wait at a priority of a group, as far as the store
 // remembers; zero is from the beginning.
 func (s *Store) Frontier(g scheduler.Group, priority int16) time.Time {

@@ -75,6 +75,16 @@ func (t *txn) deleteLeases(ctx context.Context, p dbsqlc.DeleteLeasesParams) (se
 	return deleted, wrap("delete leases", err)
 }
 
+// endLeases deletes leases that were locked with just these versions.
+func endLeases(ctx context.Context, p dbsqlc.DeleteLeasesParams) []call {
+	if len(p.AttemptIds) == 0 {
+		return nil
+	}
+	return []call{func(q *dbsqlc.Queries) error {
+		return wrap("end leases", stale(q.EndLeases(ctx, dbsqlc.EndLeasesParams(p))))
+	}}
+}
+
 // lateCall is what is known for the answer to a late renewal or report.
 type lateCall struct {
 	task.Late

@@ -58,10 +58,8 @@ func (r *reports) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ended, err := r.endLeases(ctx, held)
-	if err != nil {
-		return err
-	}
+	leases := r.toEnd(held)
+	ended := setOf(leases.AttemptIds)
 	payloads := dbsqlc.PutPayloadsParams{}
 	for i := range r.batch { // in the order of the batch
 		id := r.batch[i].AttemptID
@@ -87,17 +85,14 @@ func (r *reports) run(ctx context.Context) error {
 		return err
 	}
 	w := r.g.writes()
-	list := w.calls(ctx)
-	if len(payloads.StepIds) > 0 {
-		list = append(list, func(q *dbsqlc.Queries) error { return wrap("put payloads", q.PutPayloads(ctx, payloads)) })
-	}
-	if err := r.t.together(ctx, list...); err != nil {
-		return err
-	}
 	for id := range ended {
 		r.results[r.at[id]].Value = r.reported(id, len(w.requests.StepIds) > 0)
 	}
-	return nil
+	list := append(endLeases(ctx, leases), w.calls(ctx)...)
+	if len(payloads.StepIds) > 0 {
+		list = append(list, func(q *dbsqlc.Queries) error { return wrap("put payloads", q.PutPayloads(ctx, payloads)) })
+	}
+	return r.t.last(ctx, "report", list...)
 }
 
 // find looks where the attempts belong: facts that never change, so no lock is needed.
@@ -193,10 +188,10 @@ func (r *reports) pending() []uuid.UUID {
 	return ids
 }
 
-// endLeases deletes the lease rows: only what that deletes has ended.
-func (r *reports) endLeases(ctx context.Context, held heldLeases) (set, error) {
+// toEnd are the leases that reports end: those that are locked, with the version that they have.
+// Deleting them is the first that is written, and fails unless it deletes them all.
+func (r *reports) toEnd(held heldLeases) (p dbsqlc.DeleteLeasesParams) {
 	ids := r.pending()
-	var p dbsqlc.DeleteLeasesParams
 	for _, id := range ids {
 		i := r.at[id]
 		if held.busy[id] {
@@ -213,7 +208,7 @@ func (r *reports) endLeases(ctx context.Context, held heldLeases) (set, error) {
 		p.AttemptIds = append(p.AttemptIds, id)
 		p.LeaseVersions = append(p.LeaseVersions, r.batch[i].LeaseVersion)
 	}
-	return r.t.deleteLeases(ctx, p)
+	return p
 }
 
 // answerLate answers reports that came for attempts which are not live with that version: a

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 
@@ -80,29 +79,21 @@ func (w *writes) changes(d *task.ExecutionData, c *task.Changes) {
 }
 
 // calls write everything, the scheduling requests first and the outbox last. Whoever makes them
-// holds the executions, so that requests are only taken where nobody else has them.
+// holds the executions, so that requests are only taken where nobody else has them. Statements that
+// must change every row of theirs see to that themselves, so that a COMMIT may be sent with them.
 func (w *writes) calls(ctx context.Context) []call {
 	var list []call
 	add := func(what string, n int, do func(q *dbsqlc.Queries) error) {
 		if n > 0 {
-			list = append(list, func(q *dbsqlc.Queries) error { return wrap(what, do(q)) })
+			list = append(list, func(q *dbsqlc.Queries) error { return wrap(what, stale(do(q))) })
 		}
 	}
-	rows := func(what string, want int, do func(q *dbsqlc.Queries) (int64, error)) {
-		add(what, want, func(q *dbsqlc.Queries) error {
-			n, err := do(q)
-			if err == nil && int(n) != want {
-				return fmt.Errorf("%w: %d of %d", errStale, n, want)
-			}
-			return err
-		})
-	}
 	add("drop requests", len(w.dropped), func(q *dbsqlc.Queries) error { _, err := q.DropRequests(ctx, w.dropped); return err })
-	rows("update executions", len(w.executions.Ids), func(q *dbsqlc.Queries) (int64, error) { return q.UpdateExecutions(ctx, w.executions) })
-	rows("update steps", len(w.steps.Ids), func(q *dbsqlc.Queries) (int64, error) { return q.UpdateSteps(ctx, w.steps) })
+	add("update executions", len(w.executions.Ids), func(q *dbsqlc.Queries) error { return q.UpdateExecutions(ctx, w.executions) })
+	add("update steps", len(w.steps.Ids), func(q *dbsqlc.Queries) error { return q.UpdateSteps(ctx, w.steps) })
 	add("lock leases to stop", len(w.stopped.AttemptIds), func(q *dbsqlc.Queries) error { _, err := q.LockLeasesWaiting(ctx, w.stopped.AttemptIds); return err })
 	add("stop leases", len(w.stopped.AttemptIds), func(q *dbsqlc.Queries) error { return q.StopLeases(ctx, w.stopped) })
-	rows("end attempts", len(w.ended.Ids), func(q *dbsqlc.Queries) (int64, error) { return q.EndAttempts(ctx, w.ended) })
+	add("end attempts", len(w.ended.Ids), func(q *dbsqlc.Queries) error { return q.EndAttempts(ctx, w.ended) })
 	add("tally attempts", len(w.tallies), func(q *dbsqlc.Queries) error { return q.InsertTallies(ctx, talliesOf(w.tallies)) })
 	add("insert requests", len(w.requests.StepIds), func(q *dbsqlc.Queries) error { return q.InsertRequests(ctx, w.requests) })
 	add("put timers", len(w.timers.ExecutionIds), func(q *dbsqlc.Queries) error { return q.PutTimers(ctx, w.timers) })

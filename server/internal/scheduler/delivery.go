@@ -21,7 +21,7 @@ func (d *dispatcher) deliverAll(ctx context.Context, began time.Time, placed []t
 	for i := range done.Leases {
 		known[done.Leases[i].AttemptID] = true
 	}
-	g := grants{leases: done.Leases, of: map[uuid.UUID]*parkedPoll{}}
+	g := grants{leases: done.Leases, filled: done.Filled, of: map[uuid.UUID]*parkedPoll{}}
 	d.polls.mu.Lock()
 	for i, a := range placed {
 		if !done.Granted[items[i].AttemptID] {
@@ -44,7 +44,8 @@ func (d *dispatcher) deliverAll(ctx context.Context, began time.Time, placed []t
 
 // grants are what a dispatch has granted.
 type grants struct {
-	leases []LeaseView               // without payloads
+	leases []LeaseView
+	filled bool                      // those have their payloads
 	found  []uuid.UUID               // attempts that an earlier try of it had made: nothing else is known of them
 	of     map[uuid.UUID]*parkedPoll // by attempt
 }
@@ -91,7 +92,10 @@ func (d *dispatcher) traceLease(ctx context.Context, v *LeaseView) {
 // contents reads what leases bring, again if the store is away for a moment.
 func (d *dispatcher) contents(ctx context.Context, g grants) ([]LeaseView, error) {
 	for {
-		views, err := g.leases, d.store.Fill(ctx, g.leases)
+		views, err := g.leases, error(nil)
+		if !g.filled {
+			err = d.store.Fill(ctx, g.leases)
+		}
 		if err == nil && len(g.found) > 0 {
 			var found []LeaseView
 			found, err = d.store.Contents(ctx, g.found)

@@ -187,7 +187,8 @@ type DispatchCommand struct {
 // Dispatched is what came of a dispatch.
 type Dispatched struct {
 	Granted  map[uuid.UUID]bool // by attempt id
-	Leases   []LeaseView        // of what was granted now, in the order of the items, without payloads
+	Leases   []LeaseView        // of what was granted now, in the order of the items
+	Filled   bool               // they have their payloads
 	Answered []PollKey          // polls whose request id was answered before: they get no further grant
 	Dropped  int                // requests that nothing needs any more
 	Waited   []time.Duration    // of the steps that were granted now: from when they were due

@@ -60,13 +60,17 @@ func (q *Queries) AttemptsOfNumber(ctx context.Context, arg AttemptsOfNumberPara
 	return items, nil
 }
 
-const endAttempts = `-- name: EndAttempts :execrows
-UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
-    outcome = u.outcome, end_entry = u.end_entry
-FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::text[]) AS reason,
-        unnest($4::timestamptz[]) AS ended_at, unnest($5::timestamptz[]) AS next_due,
-        unnest($6::jsonb[]) AS failure, unnest($7::bytea[]) AS outcome, unnest($8::bigint[]) AS end_entry) u
-WHERE a.id = u.id AND a.state = 'LEASED'
+const endAttempts = `-- name: EndAttempts :exec
+WITH changed AS (
+    UPDATE attempts a SET state = u.state, reason = u.reason, ended_at = u.ended_at, next_due = u.next_due, failure = u.failure,
+        outcome = u.outcome, end_entry = u.end_entry
+    FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::text[]) AS reason,
+            unnest($4::timestamptz[]) AS ended_at, unnest($5::timestamptz[]) AS next_due,
+            unnest($6::jsonb[]) AS failure, unnest($7::bytea[]) AS outcome, unnest($8::bigint[]) AS end_entry) u
+    WHERE a.id = u.id AND a.state = 'LEASED'
+    RETURNING a.id
+)
+SELECT exactly(count(*), cardinality($1::uuid[])) FROM changed
 `
 
 type EndAttemptsParams struct {
@@ -80,10 +84,10 @@ type EndAttemptsParams struct {
 	EndEntries []int64
 }
 
-// Ends attempts whose lease rows were deleted before in the same transaction. Locks the rows;
-// primary key; HOT, for no index holds what changes.
-func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, endAttempts,
+// Ends attempts whose lease rows were deleted before in the same transaction: all, or an
+// error. Locks the rows; primary key; HOT, for no index holds what changes.
+func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) error {
+	_, err := q.db.Exec(ctx, endAttempts,
 		arg.Ids,
 		arg.States,
 		arg.Reasons,
@@ -93,10 +97,7 @@ func (q *Queries) EndAttempts(ctx context.Context, arg EndAttemptsParams) (int64
 		arg.Outcomes,
 		arg.EndEntries,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const findAttempts = `-- name: FindAttempts :many

@@ -642,20 +642,24 @@ func (q *Queries) Now(ctx context.Context) (pgtype.Timestamptz, error) {
 	return now, err
 }
 
-const updateExecutions = `-- name: UpdateExecutions :execrows
-UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
-    ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
-    failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
-    open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
-FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS round,
-        unnest($4::boolean[]) AS stopping, unnest($5::timestamptz[]) AS due_at,
-        unnest($6::timestamptz[]) AS started_at, unnest($7::timestamptz[]) AS ended_at,
-        unnest($8::timestamptz[]) AS deadline, unnest($9::timestamptz[]) AS cancel_deadline,
-        unnest($10::text[]) AS cancel_reason, unnest($11::jsonb[]) AS failure,
-        unnest($12::bigint[]) AS base, unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
-        unnest($15::bigint[]) AS end_entry, unnest($16::integer[]) AS open_steps,
-        unnest($17::integer[]) AS unsuccessful_steps, unnest($18::integer[]) AS live_attempts) u
-WHERE e.id = u.id AND e.revision = u.base
+const updateExecutions = `-- name: UpdateExecutions :exec
+WITH changed AS (
+    UPDATE executions e SET state = u.state, round = u.round, stopping = u.stopping, due_at = u.due_at, started_at = u.started_at,
+        ended_at = u.ended_at, deadline = u.deadline, cancel_deadline = u.cancel_deadline, cancel_reason = u.cancel_reason,
+        failure = u.failure, revision = u.revision, sequence = u.sequence, end_entry = u.end_entry,
+        open_steps = u.open_steps, unsuccessful_steps = u.unsuccessful_steps, live_attempts = u.live_attempts
+    FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS round,
+            unnest($4::boolean[]) AS stopping, unnest($5::timestamptz[]) AS due_at,
+            unnest($6::timestamptz[]) AS started_at, unnest($7::timestamptz[]) AS ended_at,
+            unnest($8::timestamptz[]) AS deadline, unnest($9::timestamptz[]) AS cancel_deadline,
+            unnest($10::text[]) AS cancel_reason, unnest($11::jsonb[]) AS failure,
+            unnest($12::bigint[]) AS base, unnest($13::bigint[]) AS revision, unnest($14::bigint[]) AS sequence,
+            unnest($15::bigint[]) AS end_entry, unnest($16::integer[]) AS open_steps,
+            unnest($17::integer[]) AS unsuccessful_steps, unnest($18::integer[]) AS live_attempts) u
+    WHERE e.id = u.id AND e.revision = u.base
+    RETURNING e.id
+)
+SELECT exactly(count(*), cardinality($1::uuid[])) FROM changed
 `
 
 type UpdateExecutionsParams struct {
@@ -680,10 +684,10 @@ type UpdateExecutionsParams struct {
 }
 
 // Writes what the domain decided. The rows are locked already; base, the revision that was
-// read, is the proof that nobody changed them since. Primary key; HOT until the end, for no index
-// holds what changes but the outcome.
-func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, updateExecutions,
+// read, is the proof that nobody changed them since: all, or an error. Primary key; HOT until the
+// end, for no index holds what changes but the outcome.
+func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsParams) error {
+	_, err := q.db.Exec(ctx, updateExecutions,
 		arg.Ids,
 		arg.States,
 		arg.Rounds,
@@ -703,8 +707,5 @@ func (q *Queries) UpdateExecutions(ctx context.Context, arg UpdateExecutionsPara
 		arg.UnsuccessfulSteps,
 		arg.LiveAttempts,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

@@ -348,6 +348,28 @@ func (q *Queries) DropFloors(ctx context.Context, arg DropFloorsParams) error {
 	return err
 }
 
+const endLeases = `-- name: EndLeases :exec
+WITH deleted AS (
+    DELETE FROM leases l
+    USING (SELECT unnest($1::uuid[]) AS attempt_id, unnest($2::bigint[]) AS lease_version
+          LIMIT cardinality($1::uuid[])) u
+    WHERE l.attempt_id = u.attempt_id AND l.lease_version = u.lease_version
+    RETURNING l.attempt_id
+)
+SELECT exactly(count(*), cardinality($1::uuid[])) FROM deleted
+`
+
+type EndLeasesParams struct {
+	AttemptIds    []uuid.UUID
+	LeaseVersions []int64
+}
+
+// As DeleteLeases, of rows that were locked with these versions: all of them, or an error.
+func (q *Queries) EndLeases(ctx context.Context, arg EndLeasesParams) error {
+	_, err := q.db.Exec(ctx, endLeases, arg.AttemptIds, arg.LeaseVersions)
+	return err
+}
+
 const expiredLeases = `-- name: ExpiredLeases :many
 WITH size AS MATERIALIZED (
     SELECT pg_relation_size('leases') <= GREATEST($4::bigint, c.reltuples::bigint * $5::bigint) AS whole

@@ -585,19 +585,23 @@ func (q *Queries) UnfinishedParents(ctx context.Context, arg UnfinishedParentsPa
 	return items, nil
 }
 
-const updateSteps = `-- name: UpdateSteps :execrows
-UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
-    counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
-    failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes,
-    checkpoint_bytes = u.checkpoint_bytes
-FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS waiting_parents,
-        unnest($4::timestamptz[]) AS opened_at, unnest($5::integer[]) AS attempts_ended,
-        unnest($6::integer[]) AS counted, unnest($7::integer[]) AS failures,
-        unnest($8::integer[]) AS lost_in_row, unnest($9::integer[]) AS released_in_row,
-        unnest($10::jsonb[]) AS failure, unnest($11::text[]) AS stopped_because,
-        unnest($12::integer[]) AS parent_bytes, unnest($13::integer[]) AS output_bytes,
-        unnest($14::integer[]) AS checkpoint_bytes) u
-WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'))
+const updateSteps = `-- name: UpdateSteps :exec
+WITH changed AS (
+    UPDATE steps s SET state = u.state, waiting_parents = u.waiting_parents, opened_at = u.opened_at, attempts_ended = u.attempts_ended,
+        counted = u.counted, failures = u.failures, lost_in_row = u.lost_in_row, released_in_row = u.released_in_row,
+        failure = u.failure, stopped_because = u.stopped_because, parent_bytes = u.parent_bytes, output_bytes = u.output_bytes,
+        checkpoint_bytes = u.checkpoint_bytes
+    FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::integer[]) AS waiting_parents,
+            unnest($4::timestamptz[]) AS opened_at, unnest($5::integer[]) AS attempts_ended,
+            unnest($6::integer[]) AS counted, unnest($7::integer[]) AS failures,
+            unnest($8::integer[]) AS lost_in_row, unnest($9::integer[]) AS released_in_row,
+            unnest($10::jsonb[]) AS failure, unnest($11::text[]) AS stopped_because,
+            unnest($12::integer[]) AS parent_bytes, unnest($13::integer[]) AS output_bytes,
+            unnest($14::integer[]) AS checkpoint_bytes) u
+    WHERE s.id = u.id AND (s.state IN ('BLOCKED', 'READY') OR u.state IN ('BLOCKED', 'READY'))
+    RETURNING s.id
+)
+SELECT exactly(count(*), cardinality($1::uuid[])) FROM changed
 `
 
 type UpdateStepsParams struct {
@@ -618,9 +622,10 @@ type UpdateStepsParams struct {
 }
 
 // Writes what the domain decided. Changed under the execution's lock only, and locks the rows;
-// a terminal step is not overwritten but by a new round. Primary key; HOT, no index holds what changes.
-func (q *Queries) UpdateSteps(ctx context.Context, arg UpdateStepsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, updateSteps,
+// a terminal step is not overwritten but by a new round: all, or an error. Primary key; HOT, no index
+// holds what changes.
+func (q *Queries) UpdateSteps(ctx context.Context, arg UpdateStepsParams) error {
+	_, err := q.db.Exec(ctx, updateSteps,
 		arg.Ids,
 		arg.States,
 		arg.WaitingParents,
@@ -636,8 +641,5 @@ func (q *Queries) UpdateSteps(ctx context.Context, arg UpdateStepsParams) (int64
 		arg.OutputBytes,
 		arg.CheckpointBytes,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
