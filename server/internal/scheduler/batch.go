@@ -16,6 +16,7 @@ const (
 	busyPause    = 10 * time.Millisecond // before a flush of nothing but such items
 	lonely       = 2                     // items that wait for their locks alone, at most at once
 	idleBeat     = 5 * time.Second       // an idle one shows that it lives so often
+	gatherTime   = 10 * time.Millisecond // at most, for those who were in a flush and may come again
 )
 
 // batcher is a group commit: calls of one kind are gathered while the flush before them is in
@@ -129,8 +130,36 @@ func (b *batcher[Req, Res]) drain(ctx context.Context) {
 		if onlyBusy {
 			wait(context.WithoutCancel(ctx), busyPause)
 		}
+		began := stopwatch()
 		b.write(ctx, batch)
+		b.gather(ctx, len(batch), min(stopwatch().Sub(began), gatherTime))
 	}
+}
+
+// gather waits after a flush of several calls until as many have come again, no longer than the flush
+// took: its callers were just answered, and a flush of the few that came meanwhile would keep them
+// out. Without it callers fall into halves that take turns, and each statement is paid for twice.
+func (b *batcher[Req, Res]) gather(ctx context.Context, answered int, patience time.Duration) {
+	if answered < 2 {
+		return
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for b.queued() < answered {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-b.wake:
+		}
+	}
+}
+
+func (b *batcher[Req, Res]) queued() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.queue)
 }
 
 // take takes the oldest items that fit into one flush; callers that left are left out.

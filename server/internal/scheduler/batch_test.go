@@ -293,3 +293,36 @@ func TestBatcher_StopFlushesTheQueue(t *testing.T) {
 		t.Errorf("after the stop: %v, want UnavailableError", r.Err)
 	}
 }
+
+// TestBatcher_GathersThoseWhoWereAnswered: after a flush of several calls as many are waited for, for a
+// while; after one of a single call nobody is. Caught: no wait, and one that does not end.
+func TestBatcher_GathersThoseWhoWereAnswered(t *testing.T) {
+	t.Parallel()
+	b := newBatcher(10, 10, func(int) int { return 1 }, func(context.Context, []int, bool) ([]Result[int], error) { return nil, nil })
+	come := func() {
+		b.mu.Lock()
+		b.queue = append(b.queue, &item[int, int]{ctx: t.Context()})
+		b.mu.Unlock()
+		b.ring()
+	}
+	b.gather(t.Context(), 1, time.Hour)
+	b.gather(t.Context(), 3, time.Millisecond)
+	gathered := make(chan struct{})
+	go func() {
+		defer close(gathered)
+		b.gather(t.Context(), 3, time.Hour)
+	}()
+	for range 2 {
+		come()
+		select {
+		case <-gathered:
+			t.Error("it did not wait for all")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	come()
+	<-gathered
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	b.gather(ctx, 10, time.Hour)
+}
