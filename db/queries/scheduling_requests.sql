@@ -8,6 +8,18 @@ FROM (SELECT unnest(@step_ids::uuid[]) AS step_id, unnest(@attempt_numbers::inte
 JOIN steps s ON s.id = u.step_id
 ON CONFLICT (step_id, attempt_number) DO NOTHING;
 
+-- name: InsertFirstRequests :exec
+-- Asks for attempts of steps that this transaction has just made, so that nobody can have asked
+-- before, and all that is wanted of a step is known; one whose capability has no row breaks NOT
+-- NULL. Locks the new rows; primary key, scheduling_requests_claim, and (namespace, name) of capabilities.
+INSERT INTO scheduling_requests (step_id, attempt_number, execution_id, capability_id, node, priority, available_at, answer_bytes)
+SELECT u.step_id, u.attempt_number, u.execution_id, c.id, u.node, u.priority, u.available_at, u.answer_bytes
+FROM (SELECT unnest(@step_ids::uuid[]) AS step_id, unnest(@attempt_numbers::integer[]) AS attempt_number,
+        unnest(@execution_ids::uuid[]) AS execution_id, unnest(@namespaces::text[]) AS namespace,
+        unnest(@capabilities::text[]) AS capability, unnest(@nodes::text[]) AS node, unnest(@priorities::smallint[]) AS priority,
+        unnest(@available_ats::timestamptz[]) AS available_at, unnest(@answer_bytes::integer[]) AS answer_bytes) u
+LEFT JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c ON true;
+
 -- name: DropRequests :execrows
 -- Takes back the requests of steps; one in a dispatcher's hands is dropped there. Locks and
 -- deletes the rows, leaving out locked ones; primary key, then by place: a join, planned while

@@ -64,6 +64,7 @@ type enqueue struct {
 	rows       dbsqlc.InsertExecutionsParams
 	steps      dbsqlc.InsertStepsParams
 	edges      dbsqlc.InsertEdgesParams
+	requests   dbsqlc.InsertFirstRequestsParams
 	payloads   dbsqlc.PutPayloadsParams
 	now        time.Time
 }
@@ -78,6 +79,7 @@ func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler
 	w := &writes{expected: len(e.batch)}
 	reserve(&e.rows, len(e.batch))
 	reserve(&e.steps, len(e.batch))
+	reserve(&e.requests, len(e.batch))
 	reserve(&e.payloads, len(e.batch))
 	e.accept(w)
 	results := make([]scheduler.Result[scheduler.Enqueued], len(e.batch))
@@ -223,7 +225,7 @@ func (e *enqueue) add(w *writes, n *scheduler.NewExecution, exec *task.Execution
 		e.edges.Parents = append(e.edges.Parents, edge.Parent)
 	}
 	for _, r := range c.Requests {
-		w.request(r)
+		e.addRequest(&d, exec.Step(r.StepID).Data(), r)
 	}
 	for _, timer := range c.Timers {
 		w.timer(d.ID, timer)
@@ -256,6 +258,19 @@ func (e *enqueue) addStep(execution uuid.UUID, spec *task.ExecutionSpec, step *t
 	if step.Input != nil {
 		addPayload(&e.payloads, d.ID, roleInput, step.Input)
 	}
+}
+
+func (e *enqueue) addRequest(d *task.ExecutionData, step task.StepData, r task.Request) {
+	p := &e.requests
+	p.StepIds = append(p.StepIds, step.ID)
+	p.AttemptNumbers = append(p.AttemptNumbers, int32(r.Number))
+	p.ExecutionIds = append(p.ExecutionIds, d.ID)
+	p.Namespaces = append(p.Namespaces, d.Namespace)
+	p.Capabilities = append(p.Capabilities, step.Capability)
+	p.Nodes = append(p.Nodes, step.Node)
+	p.Priorities = append(p.Priorities, int16(step.Priority))
+	p.AvailableAts = append(p.AvailableAts, instant(r.Due))
+	p.AnswerBytes = append(p.AnswerBytes, int32(r.AnswerBytes))
 }
 
 // taken tells whether a key has its execution.
@@ -350,6 +365,9 @@ func (e *enqueue) insert(ctx context.Context, w *writes) error {
 			}
 			return wrap("insert steps", err)
 		},
+	}
+	if len(e.requests.StepIds) > 0 {
+		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert requests", q.InsertFirstRequests(ctx, e.requests)) })
 	}
 	if len(e.edges.Children) > 0 {
 		list = append(list, func(q *dbsqlc.Queries) error { return wrap("insert edges", q.InsertEdges(ctx, e.edges)) })

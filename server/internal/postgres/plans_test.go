@@ -257,6 +257,7 @@ var intended = map[string][]string{
 	"FindAttempts":        {"attempts attempts_pkey", "steps steps_pkey"},
 	"LockLeases":          {"leases leases_pkey"},
 	"DeleteLeases":        {"leases leases_pkey"},
+	"EndLeases":           {"leases leases_pkey"},
 	"EndAttempts":         {"attempts attempts_pkey"},
 	"InsertRequests":      {"steps steps_pkey"},
 	"RenewLeases":         {"leases leases_pkey", "workers workers_pkey", "drains drains_pkey"},

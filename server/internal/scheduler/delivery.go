@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,19 +24,17 @@ func (d *dispatcher) deliverAll(ctx context.Context, began time.Time, placed []t
 		known[done.Leases[i].AttemptID] = true
 	}
 	g := grants{leases: done.Leases, filled: done.Filled, of: map[uuid.UUID]*parkedPoll{}}
-	d.polls.mu.Lock()
 	for i, a := range placed {
-		if !done.Granted[items[i].AttemptID] {
+		attempt := items[i].AttemptID
+		if !done.Granted[attempt] {
 			continue
 		}
-		p, attempt := polls[a.Offer], items[i].AttemptID
-		p.granted = true
-		g.of[attempt] = p
+		g.of[attempt] = polls[a.Offer]
 		if !known[attempt] {
 			g.found = append(g.found, attempt)
 		}
 	}
-	d.polls.mu.Unlock()
+	d.polls.grant(slices.Collect(maps.Values(g.of))...)
 	if len(g.of) == 0 {
 		return
 	}
@@ -118,11 +118,7 @@ func (d *dispatcher) hand(p *parkedPoll, leases []LeaseView, began time.Time) {
 
 // replay answers the repeat of a poll with the same live grants.
 func (d *dispatcher) replay(p *parkedPoll, live []uuid.UUID) {
-	d.polls.mu.Lock()
-	busy := p.granted
-	p.granted, p.fresh = true, false
-	d.polls.mu.Unlock()
-	if busy {
+	if !d.polls.grant(p)[0] {
 		return
 	}
 	d.beside.run(func() {

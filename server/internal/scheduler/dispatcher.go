@@ -27,7 +27,8 @@ const (
 	errorPause     = 250 * time.Millisecond
 	answerReserve  = 64 << 10 // bytes of an answer that are not leases
 	fewGroups      = 100      // a claim looks for as many by itself
-	fewPolls       = 32       // a claim after this replica's own work offers them all
+	narrow         = 32       // polls of a group that a round offers at first
+	widening       = 4        // times as many in the next one, if those were too few
 )
 
 // dispatcher is the one that claims for all parked polls of a replica, in rounds. A thousand
@@ -54,6 +55,7 @@ type dispatcher struct {
 	lookedAt time.Time          // when polls were last looked up
 	sawAt    time.Time          // when it was last looked what is due
 	more     map[task.Need]bool // groups of which a claim came back full: there is more
+	width    int                // polls of a group that the next round offers
 
 	ours atomic.Bool // this replica has just committed something that is due
 }
@@ -66,7 +68,7 @@ type dispatchStore interface {
 func newDispatcher(store dispatchStore, p *presence, log *slog.Logger, limit, maxMessage int) *dispatcher {
 	return &dispatcher{
 		store: store, presence: p, log: log, polls: newRegistry(limit),
-		maxBytes: max(maxMessage-answerReserve, maxMessage/2), wake: make(chan struct{}, 1), quiet: map[Group]bool{},
+		maxBytes: max(maxMessage-answerReserve, maxMessage/2), wake: make(chan struct{}, 1), quiet: map[Group]bool{}, width: narrow,
 		observer: nobody{}, rounds: nobody{}, tracer: untraced{},
 	}
 }
@@ -122,9 +124,7 @@ func (d *dispatcher) arrived(p *parkedPoll) {
 }
 
 func (d *dispatcher) isQuiet(s *sessionInfo) bool {
-	groups := map[Group]bool{}
-	addGroups(groups, s)
-	for g := range groups {
+	for _, g := range s.groups {
 		if !d.quiet[g] {
 			return false
 		}
@@ -261,15 +261,21 @@ func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error)
 	if err != nil {
 		return 0, err
 	}
-	dropped := 0
-	if polls, offers := d.polls.offers(due, d.maxBytes, offerLimit); len(offers) > 0 {
-		if dropped, err = d.give(ctx, polls, offers, &did); err != nil {
+	polls, offers, cut := d.polls.offers(due, d.maxBytes, d.width)
+	var gave given
+	if len(offers) > 0 {
+		if gave, err = d.give(ctx, polls, offers, &did); err != nil {
 			return 0, err
 		}
 	}
 	d.polls.answerOnce(round)
+	short := cut && (gave.full || gave.leftOut)
+	d.width = narrow
+	if short {
+		d.width = min(len(polls)*widening, offerLimit)
+	}
 	switch {
-	case did.Granted > 0 || dropped > 0:
+	case did.Granted > 0 || gave.dropped > 0 || short:
 		return 0, nil
 	case did.Left > 0:
 		return leftoverPause, nil
@@ -278,8 +284,15 @@ func (d *dispatcher) round(ctx context.Context) (again time.Duration, err error)
 	}
 }
 
+// given is what came of offers, beside what was granted.
+type given struct {
+	dropped int
+	full    bool // the claim got as much as there is room for: others have room for more
+	leftOut bool // some polls are left out of the next round
+}
+
 // give claims for offers, and dispatches what can be placed. It notes what the round did.
-func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []task.Offer, did *Round) (dropped int, err error) {
+func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []task.Offer, did *Round) (gave given, err error) {
 	ctx, end := d.tracer.Root(ctx, "dispatch round") // not for one that looks in vain
 	defer func() {
 		end(err, slog.Int("claimed", did.Claimed), slog.Int("granted", did.Granted), slog.Int("left", did.Left))
@@ -288,7 +301,7 @@ func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []tas
 	command := ClaimCommand{ClaimID: claim, Offers: offers, Limit: roundLimit, Expires: claimExpires}
 	claimed, err := d.store.Claim(ctx, command)
 	if err != nil {
-		return 0, err
+		return gave, err
 	}
 	did.Claimed = len(claimed.Requests)
 	more := fullOf(command, claimed)
@@ -297,15 +310,15 @@ func (d *dispatcher) give(ctx context.Context, polls []*parkedPoll, offers []tas
 	endPlace(nil, slog.Int("placed", len(placed)))
 	done, err := d.dispatch(ctx, claim, claimed, placed, polls)
 	if err != nil {
-		return 0, err
+		return gave, err
 	}
 	did.Granted = len(done.Granted)
 	did.Left = len(placed) - did.Granted - done.Dropped
 	if did.Granted > 0 {
 		d.more = more
 	}
-	d.leaveOut(polls, offers, claimed, did.Granted)
-	return done.Dropped, nil
+	leftOut := d.leaveOut(polls, offers, claimed, did.Granted)
+	return given{dropped: done.Dropped, full: more != nil, leftOut: leftOut}, nil
 }
 
 // fullOf are the groups of a claim that got as much as the polls have room for that can take of it.
@@ -343,7 +356,7 @@ func withinBytes(requests []task.Waiting, placed []task.Assignment) []task.Assig
 }
 
 // lookUnlessMore looks, unless the last claim of what the polls can serve came back full, or this
-// replica has work of its own for few polls: the next claim then offers all groups, and finds by
+// replica has work of its own: the next claim then offers all groups, and finds by
 // itself of which something is due. So no more than a second passes between two looks, and a claim
 // that brings nothing is followed by one at once.
 func (d *dispatcher) lookUnlessMore(ctx context.Context) (due map[Group]bool, again time.Duration, err error) {
@@ -351,7 +364,7 @@ func (d *dispatcher) lookUnlessMore(ctx context.Context) (due map[Group]bool, ag
 	if len(groups) == 0 {
 		return nil, lookAtLeast, nil
 	}
-	ours := d.ours.Swap(false) && d.polls.count() <= fewPolls
+	ours := d.ours.Swap(false)
 	more := ours || slices.ContainsFunc(groups, func(g Group) bool { return d.more[task.Need(g)] })
 	if !more && len(d.more) > 0 {
 		return d.look(ctx, groups) // others than those of which there is more
@@ -462,8 +475,9 @@ func (d *dispatcher) freeRest(ctx context.Context, claim uuid.UUID, claimed Clai
 }
 
 // leaveOut notes polls that cannot take anything now, until something changes: those whose
-// worker has no free slot, and all that were offered when nothing of a claim could be placed.
-func (d *dispatcher) leaveOut(polls []*parkedPoll, offers []task.Offer, claimed Claimed, granted int) {
+// worker has no free slot, and all that were offered when nothing of a claim could be placed. It
+// tells whether there are any.
+func (d *dispatcher) leaveOut(polls []*parkedPoll, offers []task.Offer, claimed Claimed, granted int) bool {
 	var out []*parkedPoll
 	for i, p := range polls {
 		if claimed.Free[offers[i].WorkerID] <= 0 || granted == 0 && len(claimed.Requests) > 0 {
@@ -472,18 +486,18 @@ func (d *dispatcher) leaveOut(polls []*parkedPoll, offers []task.Offer, claimed 
 	}
 	if !d.polls.leaveOut(out) {
 		d.expectWork() // slots became free since they were counted
+		return false
 	}
+	return len(out) > 0
 }
 
 // lost deals with a dispatch of which nobody knows: what it did not grant is given back, if
 // the store can be reached; otherwise the claim ends by itself. What it granted is found when
 // the polls are looked up.
 func (d *dispatcher) lost(ctx context.Context, claim uuid.UUID, items []DispatchItem, polls []*parkedPoll, placed []task.Assignment) {
-	d.polls.mu.Lock()
 	for _, a := range placed {
-		polls[a.Offer].fresh = true
+		d.polls.doubt(polls[a.Offer])
 	}
-	d.polls.mu.Unlock()
 	steps := make([]uuid.UUID, len(items))
 	for i, it := range items {
 		steps[i] = it.StepID

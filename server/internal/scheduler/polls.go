@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,13 +25,13 @@ type parkedPoll struct {
 	state  atomic.Int32
 	answer chan pollResult // has room for the one answer
 
-	// The rest is under the registry's lock.
+	// The rest is under the registry's lock, and is changed by the registry alone.
 	session  *sessionInfo // nil: not known here yet
-	fresh    bool         // not looked up since it came, or since its session may have changed
 	granted  bool         // a dispatch has leases for it
 	full     bool         // its worker had no free slot, or nothing was placed: left out until something changes
 	onlyOnce bool         // wait_timeout 0: answered after a round
 	parkedIn uint64       // the round that was under way, or over, when it came
+	counted  *reach       // among whose polls that take part it is; nil: it does not
 }
 
 type pollResult struct {
@@ -40,23 +41,15 @@ type pollResult struct {
 
 // sessionInfo is a session as last looked up: what placing needs of it.
 type sessionInfo struct {
+	*reach
 	id    uuid.UUID
 	state WorkerState
-	set   map[string]bool // its capabilities
-	used  time.Time       // when a poll of it last came; monotonic
+	used  time.Time // when a poll of it last came; monotonic
 }
 
 // keepSession is how long a session is remembered after its last poll: without it a poll is
 // looked up before it can be served.
 const keepSession = 10 * time.Minute
-
-func newSessionInfo(id uuid.UUID, w WorkerState) *sessionInfo {
-	s := &sessionInfo{id: id, state: w, set: make(map[string]bool, len(w.Capabilities)), used: stopwatch()}
-	for _, c := range w.Capabilities {
-		s.set[c] = true
-	}
-	return s
-}
 
 // finish answers a poll, if nobody has.
 func (p *parkedPoll) finish(r pollResult) bool {
@@ -67,24 +60,30 @@ func (p *parkedPoll) finish(r pollResult) bool {
 	return true
 }
 
-// registry holds the parked polls of a replica, in order of arrival.
+// registry holds the parked polls of a replica, in order of arrival. What a round asks of it costs
+// no more where ten thousand polls wait than where ten do.
 type registry struct {
 	mu       sync.Mutex
-	polls    map[*parkedPoll]struct{}
-	order    []*parkedPoll            // may hold polls that are gone: tidied when half of it is
-	left     map[*parkedPoll]struct{} // those that are left out
+	polls    pollSet
+	order    []*parkedPoll // may hold polls that are gone: tidied when half of it is
+	left     pollSet       // those that are left out
+	unknown  pollSet       // not looked up since they came, or since their sessions may have changed
+	once     pollSet       // those that do not wait
 	byKey    map[PollKey]*parkedPoll
 	sessions map[uuid.UUID]*sessionInfo // by worker: its current session, as last seen
+	reaches  map[string]*reach          // by what they reach
 	limit    int
 	round    uint64
 	freed    bool // since the round began slots became free
 	stopped  bool
 }
 
+type pollSet map[*parkedPoll]struct{}
+
 func newRegistry(limit int) *registry {
 	return &registry{
-		polls: map[*parkedPoll]struct{}{}, left: map[*parkedPoll]struct{}{}, byKey: map[PollKey]*parkedPoll{},
-		sessions: map[uuid.UUID]*sessionInfo{}, limit: limit,
+		polls: pollSet{}, left: pollSet{}, unknown: pollSet{}, once: pollSet{}, byKey: map[PollKey]*parkedPoll{},
+		sessions: map[uuid.UUID]*sessionInfo{}, reaches: map[string]*reach{}, limit: limit,
 	}
 }
 
@@ -112,9 +111,13 @@ func (r *registry) park(p *parkedPoll) error {
 		}
 		r.byKey[key] = p
 	}
-	p.fresh, p.parkedIn = true, r.round
-	r.polls[p] = struct{}{}
+	p.parkedIn = r.round
+	r.polls[p], r.unknown[p] = struct{}{}, struct{}{}
+	if p.onlyOnce {
+		r.once[p] = struct{}{}
+	}
 	r.order = append(r.order, p)
+	r.recount(p)
 	return nil
 }
 
@@ -135,8 +138,10 @@ func (r *registry) leave(p *parkedPoll) {
 }
 
 func (r *registry) remove(p *parkedPoll) {
-	delete(r.polls, p)
-	delete(r.left, p)
+	for _, set := range []pollSet{r.polls, r.left, r.unknown, r.once} {
+		delete(set, p)
+	}
+	r.recount(p)
 	if r.byKey[p.key()] == p {
 		delete(r.byKey, p.key())
 	}
@@ -170,15 +175,48 @@ func (r *registry) isGranted(p *parkedPoll) bool {
 	return p.granted
 }
 
-// fresh are the polls to look up.
+// grant notes that polls get leases, and tells of each whether it had none before.
+func (r *registry) grant(polls ...*parkedPoll) (first []bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first = make([]bool, len(polls))
+	for i, p := range polls {
+		first[i], p.granted = !p.granted, true
+		delete(r.unknown, p)
+		r.recount(p)
+	}
+	return first
+}
+
+// fresh are polls to look up.
 func (r *registry) fresh(limit int) []*parkedPoll {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var list []*parkedPoll
-	r.each(func(p *parkedPoll) {
-		if p.fresh && !p.granted && len(list) < limit {
+	for p := range r.unknown {
+		if len(list) == limit {
+			break
+		}
+		if p.state.Load() == pollParked {
 			list = append(list, p)
 		}
-	})
+	}
 	return list
+}
+
+// doubt makes polls be looked up again.
+func (r *registry) doubt(polls ...*parkedPoll) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range polls {
+		r.doubted(p)
+	}
+}
+
+func (r *registry) doubted(p *parkedPoll) {
+	if _, parked := r.polls[p]; parked && !p.granted {
+		r.unknown[p] = struct{}{}
+	}
 }
 
 // beginRound counts rounds, so that a round answers only polls that it has seen.
@@ -192,47 +230,38 @@ func (r *registry) beginRound() uint64 {
 
 // answerOnce answers the polls that do not wait and were there when a round began.
 func (r *registry) answerOnce(round uint64) {
-	r.each(func(p *parkedPoll) {
-		if p.onlyOnce && !p.granted && !p.fresh && p.parkedIn < round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.once {
+		if _, unknown := r.unknown[p]; !p.granted && !unknown && p.parkedIn < round {
 			p.finish(pollResult{})
 		}
-	})
-}
-
-// takesPart tells whether a poll can be offered something now.
-func (p *parkedPoll) takesPart() bool {
-	return p.session != nil && !p.granted && (!p.full || p.onlyOnce)
-}
-
-// offers are the polls that can serve a group of which something is due, as placing sees them.
-func (r *registry) offers(due map[Group]bool, maxBytes, limit int) ([]*parkedPoll, []task.Offer) {
-	var list []*parkedPoll
-	var offers []task.Offer
-	if len(due) == 0 {
-		return nil, nil
 	}
-	r.each(func(p *parkedPoll) {
-		if len(list) == limit || !p.takesPart() || !p.session.serves(due) {
-			return
+}
+
+// offers are polls that can serve a group of which something is due, as placing sees them: of each
+// group as many as width. cut tells that there may be more.
+func (r *registry) offers(due map[Group]bool, maxBytes, width int) (list []*parkedPoll, offers []task.Offer, cut bool) {
+	left := make(map[Group]int, len(due)) // of the width
+	for g := range due {
+		left[g] = width
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.order {
+		if len(left) == 0 || len(list) == offerLimit {
+			return list, offers, true
+		}
+		if p.counted == nil || p.state.Load() != pollParked || !p.session.takes(left) {
+			continue
 		}
 		list = append(list, p)
 		offers = append(offers, task.Offer{
 			WorkerID: p.WorkerID, Namespace: p.session.state.Namespace, Node: p.session.state.Node,
 			Capabilities: p.session.set, Room: p.MaxLeases, Bytes: maxBytes,
 		})
-	})
-	return list, offers
-}
-
-// serves tells whether a session can serve one of the groups.
-func (s *sessionInfo) serves(groups map[Group]bool) bool {
-	reach := task.Reach{Namespace: s.state.Namespace, Node: s.state.Node, Capabilities: s.set}
-	for g := range groups {
-		if reach.Hinders(task.Need(g)) == task.NotHindered {
-			return true
-		}
 	}
-	return false
+	return list, offers, len(left) < len(due)
 }
 
 // putLast puts polls behind all others, so that what they could not take goes to the next one
@@ -255,31 +284,20 @@ func (r *registry) putLast(polls map[*parkedPoll]bool) {
 	})
 }
 
-// groups are what the parked polls can serve.
+// groups are what the parked polls that take part can serve.
 func (r *registry) groups() []Group {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	seen := map[Group]bool{}
-	sessions := map[*sessionInfo]bool{}
-	r.each(func(p *parkedPoll) {
-		if !p.takesPart() || sessions[p.session] {
-			return
+	for _, what := range r.reaches {
+		if what.polls == 0 {
+			continue
 		}
-		sessions[p.session] = true
-		addGroups(seen, p.session)
-	})
-	list := make([]Group, 0, len(seen))
-	for g := range seen {
-		list = append(list, g)
-	}
-	return list
-}
-
-func addGroups(seen map[Group]bool, s *sessionInfo) {
-	for _, c := range s.state.Capabilities {
-		seen[Group{Namespace: s.state.Namespace, Capability: c}] = true
-		if s.state.Node != "" {
-			seen[Group{Namespace: s.state.Namespace, Capability: c, Node: s.state.Node}] = true
+		for _, g := range what.groups {
+			seen[g] = true
 		}
 	}
+	return slices.Collect(maps.Keys(seen))
 }
 
 // learn takes in how workers stand: polls of sessions that are not current are looked up anew.
@@ -289,12 +307,14 @@ func (r *registry) learn(states map[uuid.UUID]WorkerState) {
 	for id, w := range states {
 		old := r.sessions[id]
 		if old == nil || old.id != w.SessionID || old.state.Draining != w.Draining {
-			r.sessions[id] = newSessionInfo(w.SessionID, w)
+			r.sessions[id] = r.newSession(w.SessionID, w)
 		}
 	}
 	for p := range r.polls {
 		if w, told := states[p.WorkerID]; told && (w.SessionID != p.SessionID || w.Draining) {
-			p.fresh, p.session = true, nil
+			p.session = nil
+			r.doubted(p)
+			r.recount(p)
 		}
 	}
 	for id, s := range r.sessions {
@@ -302,6 +322,7 @@ func (r *registry) learn(states map[uuid.UUID]WorkerState) {
 			delete(r.sessions, id)
 		}
 	}
+	r.tidyReaches()
 }
 
 // know notes that a poll's session is current.
@@ -310,10 +331,13 @@ func (r *registry) know(p *parkedPoll, w WorkerState) {
 	defer r.mu.Unlock()
 	s := r.sessions[p.WorkerID]
 	if s == nil || s.id != p.SessionID {
-		s = newSessionInfo(p.SessionID, w)
+		s = r.newSession(p.SessionID, w)
 		r.sessions[p.WorkerID] = s
 	}
-	p.session, p.fresh, p.full = s, false, false
+	p.session, p.full = s, false
+	delete(r.unknown, p)
+	delete(r.left, p)
+	r.recount(p)
 }
 
 // recheckKey makes a poll be looked up: its request id was answered before.
@@ -321,13 +345,17 @@ func (r *registry) recheckKey(key PollKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.byKey[PollKey{WorkerID: key.WorkerID, RequestID: key.RequestID}]; p != nil {
-		p.fresh = true
+		r.doubted(p)
 	}
 }
 
 // recheck makes every parked poll be looked up again: some session may have changed.
 func (r *registry) recheck() {
-	r.each(func(p *parkedPoll) { p.fresh = true })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.polls {
+		r.doubted(p)
+	}
 }
 
 // unblock lets polls that were left out take part again, and tells whether there were any.
@@ -340,6 +368,7 @@ func (r *registry) unblock() bool {
 	}
 	for p := range r.left {
 		p.full = false
+		r.recount(p)
 	}
 	clear(r.left)
 	return true
@@ -357,6 +386,7 @@ func (r *registry) leaveOut(polls []*parkedPoll) bool {
 		if _, parked := r.polls[p]; parked {
 			p.full = true
 			r.left[p] = struct{}{}
+			r.recount(p)
 		}
 	}
 	return true

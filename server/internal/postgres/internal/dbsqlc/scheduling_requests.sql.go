@@ -217,6 +217,46 @@ func (q *Queries) FreeRequests(ctx context.Context, arg FreeRequestsParams) (int
 	return result.RowsAffected(), nil
 }
 
+const insertFirstRequests = `-- name: InsertFirstRequests :exec
+INSERT INTO scheduling_requests (step_id, attempt_number, execution_id, capability_id, node, priority, available_at, answer_bytes)
+SELECT u.step_id, u.attempt_number, u.execution_id, c.id, u.node, u.priority, u.available_at, u.answer_bytes
+FROM (SELECT unnest($1::uuid[]) AS step_id, unnest($2::integer[]) AS attempt_number,
+        unnest($3::uuid[]) AS execution_id, unnest($4::text[]) AS namespace,
+        unnest($5::text[]) AS capability, unnest($6::text[]) AS node, unnest($7::smallint[]) AS priority,
+        unnest($8::timestamptz[]) AS available_at, unnest($9::integer[]) AS answer_bytes) u
+LEFT JOIN LATERAL (SELECT k.id FROM capabilities k WHERE k.namespace = u.namespace AND k.name = u.capability OFFSET 0) c ON true
+`
+
+type InsertFirstRequestsParams struct {
+	StepIds        []uuid.UUID
+	AttemptNumbers []int32
+	ExecutionIds   []uuid.UUID
+	Namespaces     []string
+	Capabilities   []string
+	Nodes          []string
+	Priorities     []int16
+	AvailableAts   []pgtype.Timestamptz
+	AnswerBytes    []int32
+}
+
+// Asks for attempts of steps that this transaction has just made, so that nobody can have asked
+// before, and all that is wanted of a step is known; one whose capability has no row breaks NOT
+// NULL. Locks the new rows; primary key, scheduling_requests_claim, and (namespace, name) of capabilities.
+func (q *Queries) InsertFirstRequests(ctx context.Context, arg InsertFirstRequestsParams) error {
+	_, err := q.db.Exec(ctx, insertFirstRequests,
+		arg.StepIds,
+		arg.AttemptNumbers,
+		arg.ExecutionIds,
+		arg.Namespaces,
+		arg.Capabilities,
+		arg.Nodes,
+		arg.Priorities,
+		arg.AvailableAts,
+		arg.AnswerBytes,
+	)
+	return err
+}
+
 const insertRequests = `-- name: InsertRequests :exec
 INSERT INTO scheduling_requests (step_id, attempt_number, execution_id, capability_id, node, priority, available_at, answer_bytes)
 SELECT s.id, u.attempt_number, s.execution_id, s.capability_id, s.node, s.priority, u.available_at, u.answer_bytes
