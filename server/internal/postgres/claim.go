@@ -40,7 +40,7 @@ func (s *Store) survey(ctx context.Context, groups []scheduler.Group, in map[sch
 	v := s.frontiers.begin(groups, true)
 	rows, err := s.reads.SurveyRequests(ctx, v.params)
 	if err != nil {
-		s.frontiers.failed(v)
+		s.frontiers.failed(v, err)
 		return err
 	}
 	for _, g := range groups {

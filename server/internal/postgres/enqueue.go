@@ -94,10 +94,12 @@ func (e *enqueue) run(ctx context.Context, allOrNothing, wait bool) ([]scheduler
 
 // look takes the right to insert under the batch's keys, before anything else is locked; then, in
 // a later statement, it looks which of them are taken. A key that is taken keeps its execution and
-// its content: whoever waits for keys does not wait for those.
+// its content: whoever waits for keys does not wait for those. After an unknown commit it waits: an
+// earlier try that is still under way holds them.
 func (e *enqueue) look(ctx context.Context, wait bool) error {
 	e.known, e.mine = map[capabilityKey]dbsqlc.FindExecutionsByKeyRow{}, set{}
 	e.busy = map[capabilityKey]bool{}
+	wait = wait || e.t.again
 	var list []call
 	if !wait {
 		list = e.tryKeys(ctx)
@@ -108,13 +110,7 @@ func (e *enqueue) look(ctx context.Context, wait bool) error {
 		e.now = now.Time.UTC()
 		return err
 	})
-	if e.t.again {
-		list = append(list, func(q *dbsqlc.Queries) error {
-			found, err := q.ExistingExecutions(ctx, e.ids())
-			e.mine = setOf(found)
-			return wrap("find own executions", err)
-		})
-	}
+	list = append(list, e.findOwn(ctx)...)
 	if err := e.t.together(ctx, list...); err != nil || !wait {
 		return err
 	}
@@ -123,10 +119,23 @@ func (e *enqueue) look(ctx context.Context, wait bool) error {
 		return nil
 	}
 	defer e.t.locking(time.Now())
-	return e.t.together(ctx, append([]call{func(q *dbsqlc.Queries) error {
+	list = append([]call{func(q *dbsqlc.Queries) error {
 		_, err := q.KeyLocks(ctx, keys)
 		return wrap("lock keys", err)
-	}}, e.findExisting(ctx)...)...)
+	}}, e.findExisting(ctx)...)
+	return e.t.together(ctx, append(list, e.findOwn(ctx)...)...)
+}
+
+// findOwn reads what an earlier try, whose commit was not answered, has committed.
+func (e *enqueue) findOwn(ctx context.Context) []call {
+	if !e.t.again {
+		return nil
+	}
+	return []call{func(q *dbsqlc.Queries) error {
+		found, err := q.ExistingExecutions(ctx, e.ids())
+		e.mine = setOf(found)
+		return wrap("find own executions", err)
+	}}
 }
 
 // keys are the keys that are not taken, by what is locked for them.

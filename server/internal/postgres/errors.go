@@ -29,7 +29,8 @@ const (
 	codeNotSupported      = "0A000"
 	codeInexact           = "LH001" // of our function exactly
 
-	keyConstraint = "executions_key" // the index of idempotency keys
+	keyConstraint = "executions_key"  // the index of idempotency keys
+	ownConstraint = "executions_pkey" // of ids that are drawn for one call
 )
 
 // changedPlan is the place in PostgreSQL that refuses a prepared statement whose answer has other types
@@ -56,6 +57,7 @@ const (
 	faultOther     fault = iota // ours, or a bug: not tried again
 	faultRetry                  // PostgreSQL asks for another try
 	faultLocked                 // a lock did not come in time
+	faultFound                  // an earlier try was committed after all
 	faultTransient              // the server is away, restarting, or cut the session
 )
 
@@ -66,8 +68,11 @@ func classify(err error) fault {
 		case codeSerialization, codeDeadlock:
 			return faultRetry
 		case codeUniqueViolation:
-			if pg.ConstraintName == keyConstraint { // by somebody who does not lock keys: it is found now
+			switch pg.ConstraintName {
+			case keyConstraint: // by somebody who does not lock keys: it is found now
 				return faultRetry
+			case ownConstraint: // its commit was still under way when this try looked for it
+				return faultFound
 			}
 			return faultOther
 		case codeNotSupported:
@@ -161,7 +166,7 @@ func outward(ctx context.Context, err error) error {
 	if kind == faultOther {
 		return err
 	}
-	return &scheduler.UnavailableError{Cause: err, RetryAfter: time.Second, Locked: kind == faultLocked || kind == faultRetry}
+	return &scheduler.UnavailableError{Cause: err, RetryAfter: time.Second, Locked: kind != faultTransient}
 }
 
 // outwardOrNil turns the error of a read into one that callers know.

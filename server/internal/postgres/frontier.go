@@ -160,13 +160,17 @@ func fromBeginning(t time.Time) pgtype.Timestamptz {
 }
 
 // failed notes that a survey was in vain: one in full that takes too long must not be all that
-// is ever tried.
-func (f *frontiers) failed(v *survey) {
+// is ever tried. How long it took counts only where PostgreSQL was at it until then: an outage says
+// nothing of a look, and must not put the next one in full off by many times its own length.
+func (f *frontiers) failed(v *survey, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, g := range v.groups {
 		if known := f.groups[g]; known != nil && v.full[i] {
-			known.full, known.taking = time.Now(), time.Since(v.began) // monotonic
+			known.full = time.Now() // monotonic
+			if classify(err) == faultLocked {
+				known.taking = time.Since(v.began) // monotonic
+			}
 		}
 	}
 }

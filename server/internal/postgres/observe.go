@@ -52,7 +52,7 @@ func failureOf(ctx context.Context, committing bool, err error) string {
 		return ""
 	case committing:
 		return FailedUnknown
-	case kind == faultRetry:
+	case kind == faultRetry, kind == faultFound:
 		return FailedConflict
 	case kind == faultLocked:
 		return FailedTimeout

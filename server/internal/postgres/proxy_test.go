@@ -34,6 +34,7 @@ const (
 	cutNothing cutting = iota
 	cutRequest         // PostgreSQL never sees it
 	cutAnswer          // it is committed, and the store does not hear of it
+	cutBehind          // PostgreSQL has it, and the store is cut off before it is committed
 )
 
 func newProxy(t *testing.T, url string) *proxy {
@@ -90,7 +91,7 @@ func (p *proxy) accept() {
 			_ = client.Close()
 			continue
 		}
-		l := &link{p: p, client: client, server: server, lost: make(chan struct{}), commits: map[string]bool{}}
+		l := &link{p: p, client: client, server: server, lost: make(chan struct{}), over: make(chan struct{}), commits: map[string]bool{}}
 		go l.forward()
 		go l.back()
 	}
@@ -101,6 +102,7 @@ type link struct {
 	p              *proxy
 	client, server net.Conn
 	lost           chan struct{} // closed when the answer to a COMMIT is to be lost
+	over           chan struct{} // closed when PostgreSQL has answered for the last time
 	after          func()
 	commits        map[string]bool // names of prepared statements that are COMMITs
 }
@@ -126,15 +128,26 @@ func (l *link) isCommit(message []byte) bool {
 	return false
 }
 
+// isCancel tells a driver's wish to end what another session does. None gets through: PostgreSQL
+// does not listen to it either while it writes a commit.
+func isCancel(message []byte) bool {
+	const code = 80877102
+	return len(message) == 16 && binary.BigEndian.Uint32(message[4:]) == code
+}
+
 func (l *link) close() { _ = l.client.Close(); _ = l.server.Close() }
 
 // forward passes the client's messages on; the first one has no type.
 func (l *link) forward() {
 	defer l.close()
 	in := bufio.NewReader(l.client)
+	behind := false
 	for first := true; ; first = false {
 		message, err := readMessage(in, !first)
 		if err != nil {
+			return
+		}
+		if first && isCancel(message) {
 			return
 		}
 		if !first && l.isCommit(message) {
@@ -148,9 +161,17 @@ func (l *link) forward() {
 			case cutAnswer:
 				l.after = after
 				close(l.lost)
+			case cutBehind:
+				l.after, behind = after, true
 			}
 		}
 		if _, err := l.server.Write(message); err != nil {
+			return
+		}
+		if behind && (message[0] == 'Q' || message[0] == 'S') {
+			close(l.lost)
+			_ = l.client.Close()
+			<-l.over
 			return
 		}
 		if l.isLost() && (message[0] == 'Q' || message[0] == 'S') { // PostgreSQL has all of it
@@ -171,6 +192,7 @@ func (l *link) isLost() bool {
 
 // back passes the server's messages on, until the answer to a COMMIT is to be lost.
 func (l *link) back() {
+	defer close(l.over)
 	defer l.close()
 	out := bufio.NewReader(l.server)
 	for {

@@ -331,3 +331,39 @@ func TestFrontier_HorizonBehindSessionsThatAreHidden(t *testing.T) {
 		t.Errorf("the horizon is %v back, with a session that may not be looked at", got)
 	}
 }
+
+// A pooler may put its client's address behind the name of a session. Caught: a horizon that is of the
+// sessions with the very same name only: each one's own, which is in no other transaction.
+func TestFrontier_HorizonBehindAPooler(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	named := func(name string) *pgxpool.Pool { return s.pool(map[string]string{"application_name": name}) }
+	begin := func(pool *pgxpool.Pool) (began time.Time) {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		if err := tx.QueryRow(t.Context(), "SELECT now()").Scan(&began); err != nil {
+			t.Fatal(err)
+		}
+		return began
+	}
+	other := begin(named("another - 10.0.0.1:40000"))
+	s.eventually("time passes", func() bool { return s.since(other) > 200*time.Millisecond })
+	began := begin(named("leasehold - 10.0.0.1:40001"))
+	s.eventually("time passes", func() bool { return s.since(began) > 200*time.Millisecond })
+	var horizon time.Time
+	if err := named("leasehold - 10.0.0.2:40002").QueryRow(t.Context(), "SELECT horizon FROM horizons").Scan(&horizon); err != nil {
+		t.Fatal(err)
+	}
+	if !horizon.Equal(began) {
+		t.Errorf("the horizon is %v after the transaction that is under way, want it there", horizon.Sub(began))
+	}
+}
+
+// since is how long ago an instant of PostgreSQL's is.
+func (s *stand) since(at time.Time) time.Duration {
+	s.t.Helper()
+	return query[time.Time](s, "SELECT clock_timestamp()").Sub(at)
+}

@@ -39,15 +39,16 @@ func (s *Store) Register(ctx context.Context, r scheduler.Registration, workerID
 	}
 	session := scheduler.Session{Name: r.Name}
 	err := s.tx(ctx, "register worker", func(ctx context.Context, t *txn) error {
+		// Two first registrations of a name at once would not see each other's row. An
+		// earlier try that is still under way holds the name too.
+		if _, err := t.q.KeyLocks(ctx, []int64{workerKey(r.Namespace, r.Name)}); err != nil {
+			return fmt.Errorf("lock name: %w", err)
+		}
 		if before, err := t.openedBefore(ctx, sessionID); before != nil || err != nil {
 			if before != nil {
 				session.WorkerID, session.SessionID = before.WorkerID, sessionID
 			}
 			return err
-		}
-		// Two first registrations of a name at once would not see each other's row.
-		if _, err := t.q.KeyLocks(ctx, []int64{workerKey(r.Namespace, r.Name)}); err != nil {
-			return fmt.Errorf("lock name: %w", err)
 		}
 		old, err := t.q.LockWorkerByName(ctx, dbsqlc.LockWorkerByNameParams{Namespace: r.Namespace, Name: r.Name})
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -47,7 +47,9 @@ func (t *txn) vouch() { t.writeWAL = true }
 
 // tx runs a function in a transaction, and is the only place that opens one. What PostgreSQL
 // asks to be retried is retried; a commit whose answer was lost, or came with a warning (it
-// was not replicated), counts as unknown: the function runs again and finds its own. The
+// was not replicated), counts as unknown: the function runs again and finds its own. That may
+// still be under way: PostgreSQL goes on with what it has when a connection breaks. So what looks
+// for its own looks behind a lock that the try before it would hold, or meets its rows. The
 // function may run several times and must keep nothing from a try that failed.
 func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context, t *txn) error) error {
 	ctx, cancel := withTimeout(ctx)
@@ -76,7 +78,10 @@ func (s *Store) tx(ctx context.Context, name string, f func(ctx context.Context,
 			continue
 		}
 		kind := classify(err)
-		if kind == faultRetry {
+		if kind == faultFound {
+			unknown = true
+		}
+		if kind == faultRetry || kind == faultFound {
 			continue
 		}
 		if kind != faultTransient || ctx.Err() != nil {
