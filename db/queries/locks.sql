@@ -22,7 +22,8 @@ SELECT set_config('synchronous_commit', 'off', true);
 SELECT pg_notify('leasehold', @payload::text);
 
 -- name: KeyLocks :many
--- Waits for the right to insert under idempotency keys, or a worker's name. Takes advisory
+-- Waits for the right to insert under idempotency keys, or a worker's name, and for an earlier try of
+-- the same dispatch. Takes advisory
 -- locks, in order of key, that end with the transaction; reads no index.
 SELECT k.key::bigint AS key, pg_advisory_xact_lock(k.key)::text AS locked
 FROM (SELECT unnest(@keys::bigint[]) AS key ORDER BY 1) k;

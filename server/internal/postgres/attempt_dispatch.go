@@ -90,6 +90,13 @@ func (d *dispatch) lockRequests(ctx context.Context) []call {
 	d.made = map[uuid.UUID]dbsqlc.AttemptsOfNumberRow{}
 	return []call{
 		func(q *dbsqlc.Queries) error {
+			if d.t.again { // an earlier try may be under way: it has them until it is committed
+				rows, err := q.KeyLocks(ctx, keys)
+				for _, r := range rows {
+					d.free[r.Key] = true
+				}
+				return wrap("advisory locks", err)
+			}
 			rows, err := q.TryLocks(ctx, keys)
 			for _, r := range rows {
 				d.free[r.Key] = r.Locked

@@ -20,7 +20,7 @@ func (s *Store) Report(ctx context.Context, batch []scheduler.Report, wait bool)
 	replays := set{}
 	err := s.tx(ctx, "report", func(ctx context.Context, t *txn) error {
 		r := &reports{
-			t: t, batch: batch, wait: wait, at: map[uuid.UUID]int{}, replays: replays,
+			t: t, batch: batch, wait: wait || t.again, at: map[uuid.UUID]int{}, replays: replays,
 			results: make([]scheduler.Result[scheduler.Reported], len(batch)),
 		}
 		if err := r.run(ctx); err != nil {
@@ -39,7 +39,7 @@ func (s *Store) Report(ctx context.Context, batch []scheduler.Report, wait bool)
 type reports struct {
 	t       *txn
 	batch   []scheduler.Report
-	wait    bool
+	wait    bool // for rows that others hold, or an earlier try of its own whose commit is under way
 	results []scheduler.Result[scheduler.Reported]
 	at      map[uuid.UUID]int // attempt → its position in the batch
 	where   map[uuid.UUID]dbsqlc.FindAttemptsRow

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -96,4 +97,39 @@ func TestRepeats_CommitOfARegistrationUnderWay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Rule 10. Caught: a dispatch that takes what its own first try holds for another's; the leases would
+// be there and delivered to nobody.
+func TestRepeats_CommitOfADispatchUnderWay(t *testing.T) {
+	t.Parallel()
+	s := newCutStand(t)
+	s.direct.enqueue(spec("a", 3))
+	w := s.direct.register("w", "a", 5)
+	claim, claimed := s.claim(w, 3)
+	command := assign(w, claim, claimed.Requests, time.Minute)
+	s.underWay("leases", func() error {
+		done, err := s.store.Dispatch(t.Context(), command)
+		if err == nil && len(done.Granted) != 3 {
+			err = fmt.Errorf("granted %+v, want all 3", done)
+		}
+		return err
+	})
+	s.sane()
+}
+
+// Rule 10. Caught: a report that is busy with itself.
+func TestRepeats_CommitOfAReportUnderWay(t *testing.T) {
+	t.Parallel()
+	s := newCutStand(t)
+	s.direct.enqueue(spec("a", 1))
+	l := s.direct.leaseOne(s.direct.register("w", "a", 5), time.Minute)
+	s.underWay("attempts", func() error {
+		results, err := s.store.Report(t.Context(), []scheduler.Report{success(l)}, false)
+		if err == nil && (results[0].Err != nil || results[0].Value.Replayed) {
+			err = fmt.Errorf("%+v", results[0])
+		}
+		return err
+	})
+	s.sane()
 }

@@ -30,7 +30,8 @@ type KeyLocksRow struct {
 	Locked string
 }
 
-// Waits for the right to insert under idempotency keys, or a worker's name. Takes advisory
+// Waits for the right to insert under idempotency keys, or a worker's name, and for an earlier try of
+// the same dispatch. Takes advisory
 // locks, in order of key, that end with the transaction; reads no index.
 func (q *Queries) KeyLocks(ctx context.Context, keys []int64) ([]KeyLocksRow, error) {
 	rows, err := q.db.Query(ctx, keyLocks, keys)
