@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,7 +11,9 @@ import (
 	"github.com/leasehold/leasehold/server/internal/postgres/internal/dbsqlc"
 )
 
-// call runs one generated query: what it wants is sent by its only statement.
+// call runs one generated query: what it wants is sent by its only statement. It is run twice: to hear
+// what it sends, which then fails with errNotSent, and with the answer. So it does nothing before its
+// statement, and after an error of it nothing that counts.
 type call func(q *dbsqlc.Queries) error
 
 // together runs calls in one round trip: all statements are sent before the first answer is read.
@@ -39,52 +40,50 @@ func (t *txn) last(ctx context.Context, name string, calls ...call) error {
 }
 
 func (t *txn) roundTrip(ctx context.Context, end string, calls []call) error {
-	parts := make([]*part, 0, len(calls))
-	defer func() {
-		for _, p := range parts {
-			p.stop()
-		}
-	}()
 	batch := &pgx.Batch{}
 	if !t.begun {
 		batch.Queue(beginSQL)
 	}
-	sent := 0
+	sent := make([]call, 0, len(calls))
 	for _, c := range calls {
-		p := newPart(c)
-		parts = append(parts, p)
-		if p.sends() {
-			batch.Queue(p.sql, p.args...)
-			sent++
+		heard := &statement{}
+		switch err := c(dbsqlc.New(heard)); {
+		case heard.n > 1:
+			return heard.second()
+		case heard.n == 1:
+			batch.Queue(heard.sql, heard.args...)
+			sent = append(sent, c)
+		case err != nil:
+			return err
 		}
 	}
-	if sent == 0 {
-		return firstError(parts)
+	if len(sent) == 0 {
+		return nil
 	}
 	if end != "" {
 		batch.Queue(end)
 		t.ended = true
 	}
-	return t.answers(t.conn.SendBatch(ctx, batch), parts)
+	return t.answers(t.conn.SendBatch(ctx, batch), sent)
 }
 
-// answers reads the answers in the order of the statements.
-func (t *txn) answers(results pgx.BatchResults, parts []*part) error {
+// answers reads the answers in the order of the statements, and lets each call have its own.
+func (t *txn) answers(results pgx.BatchResults, calls []call) error {
+	defer func() { _ = results.Close() }() // it repeats the error, if there was one
 	if !t.begun {
 		if _, err := results.Exec(); err != nil {
-			_ = results.Close() // it repeats the error
 			return err
 		}
 		t.begun = true
 	}
-	for _, p := range parts {
-		if p.waiting {
-			p.read(results)
+	for _, c := range calls {
+		a := &answer{results: results}
+		if err := c(dbsqlc.New(a)); err != nil {
+			return err
 		}
-	}
-	if err := firstError(parts); err != nil {
-		_ = results.Close() // it repeats the error
-		return err
+		if a.n > 1 {
+			return a.second()
+		}
 	}
 	if !t.ended {
 		return results.Close()
@@ -97,89 +96,74 @@ func (t *txn) answers(results pgx.BatchResults, parts []*part) error {
 	return nil
 }
 
-func firstError(parts []*part) error {
-	for _, p := range parts {
-		if p.err != nil {
-			return p.err
-		}
-	}
-	return nil
+var errNotSent = errors.New("the statement was not sent yet")
+
+// statement hears what a call sends. It is what the generated queries take for a connection.
+type statement struct {
+	sql  string
+	args []any
+	n    int // how many it has sent
 }
 
-// part is a call that is suspended from when it has named its statement until the answer is
-// there. It is what the generated queries take for a connection.
-type part struct {
-	sql     string
-	args    []any
-	waiting bool
-	results pgx.BatchResults
-	err     error
-
-	yield func(struct{}) bool
-	next  func() (struct{}, bool)
-	stop  func()
+func (s *statement) hear(sql string, args []any) error {
+	s.sql, s.args = sql, args
+	s.n++
+	return errNotSent
 }
 
-func newPart(c call) *part {
-	p := &part{}
-	p.next, p.stop = iter.Pull(func(yield func(struct{}) bool) {
-		p.yield = yield
-		p.err = c(dbsqlc.New(p))
-	})
-	return p
-}
-
-// sends runs the call up to its statement, and tells whether it has one.
-func (p *part) sends() bool {
-	_, p.waiting = p.next()
-	return p.waiting
-}
-
-// read lets the call go on with the answer.
-func (p *part) read(results pgx.BatchResults) {
-	p.results, p.waiting = results, false
-	if _, again := p.next(); again {
-		p.err = fmt.Errorf("a second statement in one call: %s", p.sql)
-	}
-}
-
-var errNotSent = errors.New("the statement was not sent")
-
-// send names the statement and suspends the call.
-func (p *part) send(sql string, args []any) error {
-	if p.results != nil {
-		p.sql = sql
-	} else {
-		p.sql, p.args = sql, args
-	}
-	if !p.yield(struct{}{}) || p.results == nil {
-		return errNotSent
-	}
-	return nil
+func (s *statement) second() error {
+	return fmt.Errorf("a second statement in one call: %s", s.sql)
 }
 
 // Exec is for the generated queries.
-func (p *part) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := p.send(sql, args); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return p.results.Exec()
+func (s *statement) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, s.hear(sql, args)
 }
 
 // Query is for the generated queries.
-func (p *part) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := p.send(sql, args); err != nil {
-		return nil, err
-	}
-	return p.results.Query()
+func (s *statement) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return nil, s.hear(sql, args)
 }
 
 // QueryRow is for the generated queries.
-func (p *part) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
-	if err := p.send(sql, args); err != nil {
-		return noRow{err}
+func (s *statement) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	return noRow{s.hear(sql, args)}
+}
+
+// answer gives a call the answer to its one statement.
+type answer struct {
+	statement
+	results pgx.BatchResults
+}
+
+// more tells whether a statement is not the one that was sent.
+func (a *answer) more(sql string) bool {
+	_ = a.hear(sql, nil)
+	return a.n > 1
+}
+
+// Exec is for the generated queries.
+func (a *answer) Exec(_ context.Context, sql string, _ ...any) (pgconn.CommandTag, error) {
+	if a.more(sql) {
+		return pgconn.CommandTag{}, a.second()
 	}
-	return p.results.QueryRow()
+	return a.results.Exec()
+}
+
+// Query is for the generated queries.
+func (a *answer) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
+	if a.more(sql) {
+		return nil, a.second()
+	}
+	return a.results.Query()
+}
+
+// QueryRow is for the generated queries.
+func (a *answer) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
+	if a.more(sql) {
+		return noRow{a.second()}
+	}
+	return a.results.QueryRow()
 }
 
 // noRow is the row of a statement that was not sent.

@@ -262,8 +262,7 @@ func (s *stand) untouched(t *testing.T) {
 }
 
 // TestTogether_BrokenOffInTheMiddle: while a statement of a batch waits for a lock its caller leaves, or
-// it waits too long, or a call breaks down. Each time the transaction is undone, no session is lost, and
-// no call stays suspended: that the test binary looks for in the end. Caught: parts that are not stopped.
+// it waits too long, or a call breaks down. Each time the transaction is undone, and no session is lost.
 func TestTogether_BrokenOffInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
