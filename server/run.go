@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -27,7 +26,6 @@ import (
 // does the server, with its error. A database that goes away later is none: calls are
 // answered UNAVAILABLE until it is back.
 func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLine) error) error {
-	relaxCollector()
 	if err := openDatabase(ctx, cfg, log); err != nil {
 		return unlessAsked(ctx, err)
 	}
@@ -47,15 +45,6 @@ func run(ctx context.Context, cfg settings, log *slog.Logger, ready func(readyLi
 	}
 	defer s.close()
 	return s.live(ctx, listener, web, ready)
-}
-
-// relaxCollector lets garbage grow to four times of what is in use, unless GOGC says otherwise: a
-// server keeps little, tens of megabytes, and makes much. By Go's default a fifth of its time under
-// load went into collecting.
-func relaxCollector() {
-	if _, set := os.LookupEnv("GOGC"); !set {
-		debug.SetGCPercent(400)
-	}
 }
 
 // replica is the parts of a server, put together.
@@ -138,6 +127,7 @@ func (s *replica) live(ctx context.Context, listener net.Listener, web webPort, 
 	defer stopPublishing()
 	published := make(chan struct{})
 	parts, working := errgroup.WithContext(lasting)
+	parts.Go(func() error { return tendCollector(working) })
 	parts.Go(func() error { return s.service.Run(working) })
 	parts.Go(func() error { return s.api.Serve(listener) })
 	parts.Go(func() error { return web.serve(working, s.seen) })
